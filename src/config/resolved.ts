@@ -1,0 +1,58 @@
+/** The config after loading: one frozen form with units resolved, in which nothing is looked up by string but names. */
+import type { PolicySpec } from '../policy/policy.js'
+import type { ClassId, PoolId, ReplicaId } from '../request.js'
+import type { Ms } from '../time.js'
+
+/** The five clocks. `undefined` is `off`. */
+export interface Timeouts {
+  readonly connectMs: Ms
+  readonly firstTokenMs: Ms | undefined
+  readonly stallMs: Ms | undefined
+  readonly totalMs: Ms | undefined
+}
+
+/** What the sockets need to know of a pool; what decides about it is in `policy.pools[id]`. */
+export interface PoolWire {
+  readonly id: PoolId
+  readonly timeouts: Timeouts
+  /** Weir's own credential for the replicas. */
+  readonly apiKey: string | undefined
+  /** Ask for `stream_options.include_usage` and take the added event out again. */
+  readonly askUsage: boolean
+  /** Hand the client's own credentials on. Only where the pool has no `apiKey`. */
+  readonly passAuthorization: boolean
+}
+
+export interface ReplicaWire {
+  readonly id: ReplicaId
+  readonly pool: PoolId
+  /** scheme://host:port, no path. */
+  readonly origin: string
+  /** Path before `/v1`, without a slash at the end; usually ''. */
+  readonly basePath: string
+}
+
+export interface KeyEntry {
+  readonly label: string
+  /** SHA-256 of the key; the key itself is not kept. */
+  readonly digest: Uint8Array
+  readonly classes: readonly ClassId[] | undefined
+}
+
+export interface Resolved {
+  readonly listen: { readonly host: string; readonly port: number }
+  readonly admin: { readonly host: string; readonly port: number; readonly token: string | undefined }
+  /** undefined: anyone may call. */
+  readonly keys: readonly KeyEntry[] | undefined
+  readonly limits: { readonly body: number; readonly headers: number; readonly event: number }
+  /** By class id: when a silent stream commits; undefined is `never`. */
+  readonly commitAfterMs: readonly (Ms | undefined)[]
+  readonly overloadStatus: 503 | 429
+  /** By pool id. */
+  readonly pools: readonly PoolWire[]
+  /** By replica id. */
+  readonly replicas: readonly ReplicaWire[]
+  /** Class name to id, for URL prefixes and `x-weir-class`. */
+  readonly classIds: ReadonlyMap<string, ClassId>
+  readonly policy: PolicySpec
+}

@@ -1,0 +1,66 @@
+/** The front door of the decision core. The server and the simulator call this and nothing behind it. */
+import type { PoolSpec, ReplicaSpec } from '../fleet/pool.js'
+import type { ClassId, PoolId, ReplicaId, RequestFacts, Ticket } from '../request.js'
+import type { RouteSpec } from '../routing/route.js'
+import type { TrafficClass } from '../slo/slo.js'
+import type { Judgement } from '../slo/verdict.js'
+import type { Ms } from '../time.js'
+import type { Decision, Ending, Failure } from './decision.js'
+
+/** What a policy is built from: the frozen part of the config that it may know. */
+export interface PolicySpec {
+  readonly classes: readonly TrafficClass[]
+  readonly pools: readonly PoolSpec[]
+  /** Every replica of every pool, by id. */
+  readonly replicas: readonly ReplicaSpec[]
+  readonly routes: readonly RouteSpec[]
+  /** Reroutes allowed over 10 s: `share` of the requests, never fewer than `floor`. */
+  readonly retries: { readonly share: number; readonly floor: number }
+}
+
+export interface Policy {
+  /**
+   * A request whose body is complete. The first decision is about this ticket (`dispatch`, `queue`, `shed` or
+   * `refuse`); others may follow. Checking a limit and counting against it are one step.
+   */
+  arrive(facts: RequestFacts, now: Ms): { readonly ticket: Ticket; readonly decisions: readonly Decision[] }
+  /** The first output of a dispatched ticket came. Called once. */
+  firstToken(ticket: Ticket, now: Ms): readonly Decision[]
+  /**
+   * The attempt on its replica failed before the commit. `again` is where it goes now (`dispatch` or `queue`);
+   * undefined: nowhere, so answer the client and call `finish`.
+   */
+  failed(
+    ticket: Ticket,
+    failure: Failure,
+    now: Ms,
+  ): { readonly again: Decision | undefined; readonly decisions: readonly Decision[] }
+  /** Closes a dispatched or queued ticket, once; a second call throws. */
+  finish(
+    ticket: Ticket,
+    ending: Ending,
+    now: Ms,
+  ): { readonly judgement: Judgement; readonly decisions: readonly Decision[] }
+  /** Time passed: queue give-ups, bounds that passed, replicas due for a trial. */
+  wake(now: Ms): readonly Decision[]
+  /** When `wake` should be called next; undefined: not before something else happens. */
+  readonly wakeAt: Ms | undefined
+  /** What the gauges show: the very numbers the policy decides with. */
+  state(now: Ms): PolicyState
+}
+
+export interface ReplicaState {
+  readonly id: ReplicaId
+  readonly pool: PoolId
+  readonly up: boolean
+  readonly inFlight: number
+  /** Prompt tokens dispatched whose first output has not come. */
+  readonly outstandingPrefillTokens: number
+}
+
+export interface PolicyState {
+  readonly replicas: readonly ReplicaState[]
+  readonly queues: readonly { readonly cls: ClassId; readonly depth: number }[]
+  /** Tickets not closed yet. */
+  readonly open: number
+}
