@@ -2,6 +2,7 @@
 import type { PoolSpec, ReplicaSpec } from '../fleet/pool.js'
 import type { ClassId, PoolId, ReplicaId, RequestFacts, Ticket } from '../request.js'
 import type { RouteSpec } from '../routing/route.js'
+import type { ClassTotals } from '../slo/ledger.js'
 import type { TrafficClass } from '../slo/slo.js'
 import type { Judgement } from '../slo/verdict.js'
 import type { Ms } from '../time.js'
@@ -63,4 +64,6 @@ export interface PolicyState {
   readonly queues: readonly { readonly cls: ClassId; readonly depth: number }[]
   /** Tickets not closed yet. */
   readonly open: number
+  /** Arrivals and verdicts since the start: one row a class, then one for requests refused before they had a class. */
+  readonly totals: readonly ClassTotals[]
 }
