@@ -1,5 +1,7 @@
-/** The replicas that serve one model under one SLO, as configured. */
+/** The replicas that serve one model under one SLO: as configured, and as they stand. */
 import type { PoolId, ReplicaId } from '../request.js'
+import type { Ms } from '../time.js'
+import { Replica } from './replica.js'
 
 export interface ReplicaSpec {
   readonly id: ReplicaId
@@ -17,4 +19,45 @@ export interface PoolSpec {
   /** Requests in flight on one replica, at most, until its speed is known. */
   readonly maxInFlight: number
   readonly gpusPerReplica: number
+}
+
+/** Share of the newest answer in the mean service time, and the mean before there is one. */
+const NEWEST = 0.05
+const SERVICE_MS: Ms = 1_000
+
+export class Pool {
+  readonly spec: PoolSpec
+  readonly replicas: readonly Replica[]
+  #serviceMs: Ms | undefined
+
+  constructor(spec: PoolSpec) {
+    this.spec = spec
+    this.replicas = spec.replicas.map(replica => new Replica(replica, spec.maxInFlight))
+  }
+
+  serves(model: string): boolean {
+    return this.spec.model === undefined || this.spec.model === model
+  }
+
+  get up(): number {
+    let count = 0
+    for (const replica of this.replicas) if (replica.health.is === 'up') count++
+    return count
+  }
+
+  /** One more may be ejected: at most half of the pool is out at a time, so a lone replica never is. */
+  get mayEject(): boolean {
+    return this.replicas.length - this.up < Math.floor(this.replicas.length / 2)
+  }
+
+  /** Slots that come free in a millisecond when all are taken, of one replica at least. */
+  get slotsPerMs(): number {
+    return (Math.max(1, this.up) * this.spec.maxInFlight) / (this.#serviceMs ?? SERVICE_MS)
+  }
+
+  /** Learns from one whole answer. @param tookMs  from dispatch to end */
+  answered(tookMs: Ms): void {
+    const mean = this.#serviceMs ?? tookMs
+    this.#serviceMs = Math.max(1, mean + NEWEST * (tookMs - mean))
+  }
 }

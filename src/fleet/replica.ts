@@ -1,0 +1,57 @@
+/** One replica as it stands: its load by exact count, its health, and how it packs tokens into events. */
+import type { Ms } from '../time.js'
+import { afterDispatch, HEALTHY, type Health, mayTry } from './health.js'
+import type { ReplicaSpec } from './pool.js'
+
+/** Share of the newest answer in the mean of tokens per event. */
+const NEWEST = 0.1
+
+export class Replica {
+  readonly spec: ReplicaSpec
+  health: Health = HEALTHY
+  /** Output tokens in one output event, a mean over answers that came with usage. */
+  tokensPerMark = 1
+  readonly #maxInFlight: number
+  #inFlight = 0
+  #prefillTokens = 0
+
+  constructor(spec: ReplicaSpec, maxInFlight: number) {
+    this.spec = spec
+    this.#maxInFlight = maxInFlight
+  }
+
+  get inFlight(): number {
+    return this.#inFlight
+  }
+
+  /** Prompt tokens dispatched whose first output has not come. */
+  get outstandingPrefillTokens(): number {
+    return this.#prefillTokens
+  }
+
+  hasRoom(now: Ms): boolean {
+    return this.#inFlight < this.#maxInFlight && mayTry(this.health, now)
+  }
+
+  /** Counts a request that is sent now. */
+  dispatched(ticket: number, promptTokens: number): void {
+    this.health = afterDispatch(this.health, ticket)
+    this.#inFlight++
+    this.#prefillTokens += promptTokens
+  }
+
+  prefilled(promptTokens: number): void {
+    this.#prefillTokens -= promptTokens
+  }
+
+  /** @param promptTokens  what is still to be prefilled: 0 after the first output */
+  released(promptTokens: number): void {
+    this.#inFlight--
+    this.#prefillTokens -= promptTokens
+  }
+
+  /** Learns from one whole answer with usage. */
+  answered(tokens: number, marks: number): void {
+    this.tokensPerMark += NEWEST * (tokens / marks - this.tokensPerMark)
+  }
+}

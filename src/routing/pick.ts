@@ -1,0 +1,49 @@
+/** Which replica takes a request: the one with the fewest prompt tokens still to be prefilled. */
+import type { Pool } from '../fleet/pool.js'
+import type { Replica } from '../fleet/replica.js'
+import type { ReplicaId } from '../request.js'
+import type { Ms, Rng } from '../time.js'
+
+/**
+ * Least outstanding prefill tokens in the first pool that has room; among equals the fewest in flight, and among
+ * those one drawn by lot, so that routers with the same view do not all go to the same one.
+ *
+ * Goes wrong where prompts are alike and answers are not: streams that decode for long count only as one in flight
+ * each, and a replica full of them looks as good as its prefill queue.
+ * @param pools  in the order they are asked
+ * @param tried  replicas that this request may not go to again
+ * @returns undefined when none has room
+ */
+export function pick(
+  pools: readonly Pool[],
+  tried: readonly ReplicaId[],
+  now: Ms,
+  rng: Rng,
+): Replica | undefined {
+  for (const pool of pools) {
+    const replica = leastLoaded(pool.replicas, tried, now, rng)
+    if (replica !== undefined) return replica
+  }
+  return undefined
+}
+
+function leastLoaded(
+  replicas: readonly Replica[],
+  tried: readonly ReplicaId[],
+  now: Ms,
+  rng: Rng,
+): Replica | undefined {
+  let best: Replica | undefined
+  let equals = 1
+  for (const replica of replicas) {
+    if (!replica.hasRoom(now) || tried.includes(replica.spec.id)) continue
+    const more = best === undefined ? -1 : compare(replica, best)
+    if (more < 0) equals = 1
+    if (more < 0 || (more === 0 && rng.next() * ++equals < 1)) best = replica
+  }
+  return best
+}
+
+function compare(a: Replica, b: Replica): number {
+  return a.outstandingPrefillTokens - b.outstandingPrefillTokens || a.inFlight - b.inFlight
+}
