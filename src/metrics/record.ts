@@ -2,7 +2,7 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 import type { Decision, Failure, ShedReason } from '../policy/decision.js'
 import type { PolicyState } from '../policy/policy.js'
-import type { ClassId, PoolId } from '../request.js'
+import type { PoolId } from '../request.js'
 import type { Slo } from '../slo/slo.js'
 import type { ClauseName, ClauseResult, Judgement } from '../slo/verdict.js'
 import type { Ms } from '../time.js'
@@ -163,16 +163,17 @@ export class Recorder {
   }
 
   /**
-   * A failed request goes to another replica: `Policy.failed` gave an `again`.
+   * A failed request goes out again: to another replica, as `Policy.failed` says, or to the same one on a fresh
+   * socket, since a reused one was dead.
    * @param pool  the pool whose replica failed it
    */
-  rerouted(pool: PoolId, reason: Failure['kind']): void {
+  rerouted(pool: PoolId, reason: Failure['kind'] | 'reused_socket'): void {
     this.#reroute.inc({ pool: this.#labels.pool(pool), reason }, 1)
   }
 
-  /** A request refused before the policy saw it, by the client's own fault: one arrival, one verdict. */
-  refusedEarly(cls: ClassId | undefined): void {
-    this.#requests.inc({ ...this.#labels.of(cls, undefined), model: NONE, verdict: 'client_error' }, 1)
+  /** A request that ended before the policy saw it: one arrival, one verdict. */
+  early(verdict: 'client_error' | 'client_left' | 'shed'): void {
+    this.#requests.inc({ ...this.#labels.of(undefined, undefined), model: NONE, verdict }, 1)
   }
 
   /** Stream events of one answer that were passed on unread. */

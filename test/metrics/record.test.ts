@@ -181,10 +181,10 @@ t.test('verdicts sum to arrivals, and each request moves its own counter once', 
   t.equal(sum(text, 'weir_clause_total', { pool: 'none', result: 'missed' }), 5)
 })
 
-t.test('a refused request is one client_error, with its class or with none', async t => {
+t.test('a request that ended before the policy saw it is one verdict, without a class', async t => {
   const metrics = recorder()
-  metrics.refusedEarly(undefined)
-  metrics.refusedEarly(AGENT)
+  metrics.early('client_error')
+  metrics.early('shed')
   metrics.news({
     kind: 'refuse',
     ticket: ticket('no-such-model'),
@@ -197,7 +197,7 @@ t.test('a refused request is one client_error, with its class or with none', asy
     requests.map(({ labels, value }) => ({ ...labels, value })),
     [
       { class: 'none', ...none, model: 'none', value: 1 },
-      { class: 'agent', ...none, model: 'none', value: 1 },
+      { class: 'none', ...none, verdict: 'shed', model: 'none', value: 1 },
       { class: 'chat', ...none, model: 'other', value: 1 },
     ],
   )
@@ -366,9 +366,13 @@ t.test(
         reason: 'unknown_model',
         judgement: judgement('client_error', { pool: undefined }),
       })
-      metrics.refusedEarly(undefined)
+      metrics.early('client_error')
     }
-    t.equal(samples(await metrics.text()).length, before + 1, 'the one new series is that of refusedEarly')
+    t.equal(
+      samples(await metrics.text()).length,
+      before + 1,
+      'the one new series is of those that never had a class',
+    )
     for (const model of ['llama-3.1-8b', 'exact-name', 'rewritten', '*-agent']) {
       metrics.judged(judgement('good'), model)
     }

@@ -1,0 +1,182 @@
+/** `weir serve`: the router, until it is told to stop. */
+import { parseArgs } from 'node:util'
+import pino, { type Logger } from 'pino'
+import { assumedConfig } from '../config/assumed.js'
+import { showProblems } from '../config/error.js'
+import { defaultFile, type Loaded, load } from '../config/load.js'
+import type { Resolved } from '../config/resolved.js'
+import { startWeir, type Weir } from '../http/weir.js'
+import { createPolicy } from '../policy/simple.js'
+import { seededRng } from '../time.js'
+import { modelsOf } from '../upstream/probe.js'
+import type { Command, Io } from './command.js'
+import { version } from './version.js'
+
+/** How long open streams may go on after SIGTERM; Kubernetes' own default. */
+const GRACE_MS = 30_000
+
+const help = `weir serve [-c FILE] [--upstream URL ...] [--port N] [--admin-port N] [--json]
+
+Runs the router until SIGTERM or SIGINT: then takes no new requests, lets open streams end for up to 30 s,
+and exits 0. A second signal ends it at once.
+
+  -c, --config FILE   config, by default config/weir.yaml
+  --upstream URL      no config: route to this server (repeat it for more replicas of it), with classes chat and
+                      agent as assumed from public traces; its models are asked of its /v1/models
+  --upstream-key KEY  credential for --upstream; by default $UPSTREAM_API_KEY
+  --host HOST         where applications connect, by default 127.0.0.1
+  --port N            by default 8080
+  --admin-port N      metrics and health, by default 8081
+  --log-level LEVEL   debug, info (one line a request), warn, error, silent; by default info
+  --json              log lines only, no greeting
+
+Example: weir serve --upstream http://127.0.0.1:8000
+`
+
+export const serve: Command = {
+  name: 'serve',
+  summary: 'run the router',
+  help,
+  async run(args, io) {
+    const { values } = parseArgs({
+      args: [...args],
+      options: {
+        config: { type: 'string', short: 'c' },
+        upstream: { type: 'string', multiple: true },
+        'upstream-key': { type: 'string' },
+        host: { type: 'string' },
+        port: { type: 'string' },
+        'admin-port': { type: 'string' },
+        'log-level': { type: 'string' },
+        json: { type: 'boolean' },
+      },
+    })
+    const level = values['log-level'] ?? 'info'
+    if (!['debug', 'info', 'warn', 'error', 'silent'].includes(level)) {
+      io.err(`--log-level: got ${level}; allowed: debug, info, warn, error, silent\n`)
+      return 1
+    }
+    const listen = portsOf(values, io)
+    if (listen === undefined) return 1
+    if (values.upstream !== undefined && values.config !== undefined) {
+      io.err('--upstream and --config exclude each other: name the replicas in the config file instead\n')
+      return 1
+    }
+    const key = values['upstream-key'] ?? io.env['UPSTREAM_API_KEY']
+    const loaded =
+      values.upstream === undefined
+        ? load(values.config ?? defaultFile(), io.env, listen)
+        : await fromUpstreams(values.upstream, key, listen, io)
+    if (loaded === undefined) return 1
+    if (loaded.ok === undefined) {
+      io.err(showProblems(loaded.problems))
+      return loaded.unreadable === true ? 2 : 1
+    }
+    if (loaded.warnings.length > 0) io.err(showProblems(loaded.warnings, 'warning'))
+    const log = pino({ level }, pino.destination({ dest: 1, sync: false }))
+    return runUntilStopped(loaded.ok, log, io, values.json === true, values.upstream !== undefined)
+  },
+}
+
+interface PortFlags {
+  readonly host?: string | undefined
+  readonly port?: string | undefined
+  readonly 'admin-port'?: string | undefined
+}
+
+function portsOf(flags: PortFlags, io: Io) {
+  for (const name of ['port', 'admin-port'] as const) {
+    const text = flags[name]
+    if (text !== undefined && !(/^\d{1,5}$/.test(text) && Number(text) <= 65535)) {
+      io.err(`--${name}: got ${text}; allowed: a port from 0 to 65535\n`)
+      return undefined
+    }
+  }
+  const { host, port, 'admin-port': adminPort } = flags
+  return {
+    listen: { ...(host !== undefined && { host }), ...(port !== undefined && { port: Number(port) }) },
+    admin: { ...(adminPort !== undefined && { port: Number(adminPort) }) },
+  }
+}
+
+async function fromUpstreams(
+  urls: readonly string[],
+  key: string | undefined,
+  overrides: NonNullable<ReturnType<typeof portsOf>>,
+  io: Io,
+): Promise<Loaded | undefined> {
+  const bases = urls.map(url => url.replace(/\/+$/, '').replace(/\/v1$/, ''))
+  try {
+    const models = await modelsOf(bases[0] ?? '', key)
+    return assumedConfig(bases, models, { ...overrides, ...(key !== undefined && { apiKey: key }) })
+  } catch (error) {
+    io.err(`--upstream: ${error instanceof Error ? error.message : String(error)}\n`)
+    io.err('Start the server first, or give the address at which its GET /v1/models answers.\n')
+    return undefined
+  }
+}
+
+async function runUntilStopped(
+  config: Resolved,
+  log: Logger,
+  io: Io,
+  quiet: boolean,
+  assumed: boolean,
+): Promise<number> {
+  const policy = createPolicy(config.policy, seededRng(Date.now()))
+  let weir: Weir
+  try {
+    weir = await startWeir({ config, policy, log, version: version() })
+  } catch (error) {
+    io.err(`weir: cannot start: ${error instanceof Error ? error.message : String(error)}\n`)
+    return 1
+  }
+  if (!quiet) io.err(greeting(config, weir, assumed))
+  const signal = await nextSignal()
+  log.info({ signal }, 'draining: no new requests, open streams go on')
+  const second = nextSignal()
+  await Promise.race([weir.drain(GRACE_MS), second])
+  await weir.close()
+  log.info('stopped')
+  await new Promise<void>(resolve => log.flush(() => resolve()))
+  return 0
+}
+
+function nextSignal(): Promise<NodeJS.Signals> {
+  return new Promise(resolve => {
+    const took = (signal: NodeJS.Signals) => {
+      process.off('SIGTERM', took)
+      process.off('SIGINT', took)
+      resolve(signal)
+    }
+    process.on('SIGTERM', took)
+    process.on('SIGINT', took)
+  })
+}
+
+function greeting(config: Resolved, weir: Weir, assumed: boolean): string {
+  const host = (address: string) => (address.includes(':') ? `[${address}]` : address)
+  const data = `http://${host(weir.data.address)}:${weir.data.port}`
+  const admin = `http://${host(weir.admin.address)}:${weir.admin.port}`
+  const lines = [`Weir listens on ${data}/v1; metrics are at ${admin}/metrics.`]
+  const { classes, pools } = config.policy
+  const model = pools.find(pool => pool.model !== undefined)?.model ?? 'MODEL'
+  for (const cls of classes) {
+    const { clauses, percentile } = cls.target
+    const promise =
+      clauses.kind === 'stream'
+        ? `TTFT ${clauses.ttftMs} ms and TPOT ${clauses.tpotMs} ms`
+        : `done within ${clauses.deadlineMs / 1000} s`
+    const { inputTokens, outputTokens } = cls.workload
+    lines.push(
+      `  class ${cls.name}: p${percentile} ${promise}, at p50/p90 ${inputTokens.p50}/${inputTokens.p90} tokens in and ${outputTokens.p50}/${outputTokens.p90} out${assumed ? ' (assumed, not yours: run weir sweep)' : ''}`,
+    )
+  }
+  lines.push(
+    'Try it:',
+    `  curl -N ${data}/v1/chat/completions -H 'content-type: application/json' \\`,
+    `    -d '{"model":"${model}","stream":true,"messages":[{"role":"user","content":"Say hello."}]}'`,
+    '',
+  )
+  return lines.join('\n')
+}

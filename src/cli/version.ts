@@ -1,0 +1,8 @@
+/** The package's version. */
+import { readFileSync } from 'node:fs'
+
+/** As npm knows it. */
+export function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'))
+  return (manifest as { version: string }).version
+}

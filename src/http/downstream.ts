@@ -1,0 +1,106 @@
+/** The client's side of one request: what is held before the commit, the head, the bytes, the end. */
+import type { ServerResponse } from 'node:http'
+import { type Answer, bodyOf, eventOf, headersOf, statusOf } from './answers.js'
+
+/** Bytes held before the commit, at most: role deltas and comments, not answers. */
+export const HOLD_LIMIT = 64 * 1024
+
+export class Downstream {
+  /** The status line is out. */
+  committed = false
+  heldBytes = 0
+  private held: Uint8Array[] = []
+
+  /**
+   * @param onDrain  a write had returned false, and the client has caught up
+   * @param onLeave  the client closed its connection before the answer was out
+   */
+  constructor(
+    private readonly response: ServerResponse,
+    onDrain: () => void,
+    onLeave: () => void,
+  ) {
+    response.on('drain', onDrain)
+    // The request's own 'close' comes when its body is read: only the response tells that the client left.
+    response.on('close', () => {
+      if (!response.writableFinished) onLeave()
+    })
+    // A write after the client left; 'close' follows and tells.
+    response.on('error', () => undefined)
+  }
+
+  /** Keeps slices back for the commit. */
+  hold(slices: readonly Uint8Array[]): void {
+    for (const slice of slices) {
+      this.held.push(slice)
+      this.heldBytes += slice.length
+    }
+  }
+
+  /** Forgets what is held: the attempt that sent it failed, and another begins. */
+  drop(): void {
+    this.held = []
+    this.heldBytes = 0
+  }
+
+  /** Sends the head, then all that is held. @returns as `write` */
+  commit(status: number, headers: readonly string[]): boolean {
+    this.committed = true
+    this.response.writeHead(status, headers as string[])
+    const { held } = this
+    this.drop()
+    if (held.length > 0) return this.writeAll(held)
+    this.response.flushHeaders()
+    return true
+  }
+
+  /** @returns false when the client reads more slowly than this: pause until `onDrain` */
+  writeAll(slices: readonly Uint8Array[]): boolean {
+    const { response } = this
+    if (slices.length === 1) return response.write(slices[0])
+    if (slices.length > 1) {
+      response.cork()
+      for (const slice of slices) response.write(slice)
+      response.uncork()
+    }
+    return !response.writableNeedDrain
+  }
+
+  /** A comment, only where nothing of an event is outstanding. */
+  comment(text: string): void {
+    this.response.write(`: ${text}\n\n`)
+  }
+
+  /**
+   * Ends with an error of Weir's: a status and a JSON body before the commit, an event in the stream after it.
+   * @param between  what was sent ends between two events; else the broken event is closed first
+   * @param headers  further header lines before the commit
+   */
+  fail(answer: Answer, between: boolean, headers: readonly string[] = []): void {
+    if (this.committed) {
+      this.response.end(`${between ? '' : '\n\n'}${eventOf(answer)}`)
+      return
+    }
+    this.drop()
+    this.committed = true
+    const body = bodyOf(answer)
+    this.response.writeHead(statusOf(answer), [
+      'content-type',
+      'application/json; charset=utf-8',
+      'content-length',
+      String(Buffer.byteLength(body)),
+      ...headersOf(answer),
+      ...headers,
+    ])
+    this.response.end(body)
+  }
+
+  end(): void {
+    this.response.end()
+  }
+
+  /** Breaks the connection: the client must not take what it has for a whole answer. */
+  destroy(): void {
+    this.response.destroy()
+  }
+}

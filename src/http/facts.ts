@@ -1,0 +1,91 @@
+/** A request's head and body become the facts that the policy decides by. */
+import type { IncomingHttpHeaders } from 'node:http'
+import type { KeyEntry } from '../config/resolved.js'
+import type { ClassId, OwnBounds, RequestFacts } from '../request.js'
+import type { Ms } from '../time.js'
+import type { BodyFacts } from './body.js'
+
+/** A header of Weir's own cannot be used; `message` says what to send. */
+export class HeaderFault extends Error {}
+
+/** The SDKs' default, which says nothing about how long the caller would wait. */
+const STAINLESS_DEFAULT_S = 600
+
+export interface FactsInput {
+  readonly path: string
+  readonly headers: IncomingHttpHeaders
+  readonly body: BodyFacts
+  readonly prefixClass: ClassId | undefined
+  readonly key: KeyEntry | undefined
+  readonly classIds: ReadonlyMap<string, ClassId>
+  readonly arrivedAt: Ms
+  readonly bodyAt: Ms
+}
+
+/** @throws HeaderFault for an `x-weir-…` header that names nothing or is no number */
+export function factsOf(input: FactsInput): RequestFacts {
+  const { headers, body, key } = input
+  const patience = number(headers['x-stainless-timeout'])
+  return {
+    path: input.path,
+    headers,
+    model: body.model,
+    stream: body.stream,
+    tools: body.tools,
+    maxTokens: body.maxTokens,
+    promptTokens: body.promptTokens,
+    askedClass: input.prefixClass ?? askedClass(headers, input.classIds),
+    key: key === undefined ? undefined : { label: key.label, classes: key.classes },
+    own: ownBounds(headers),
+    patienceMs: patience === undefined || patience === STAINLESS_DEFAULT_S ? undefined : patience * 1000,
+    retry: number(headers['x-stainless-retry-count']) ?? 0,
+    repeatable: !body.stored,
+    arrivedAt: input.arrivedAt,
+    bodyAt: input.bodyAt,
+  }
+}
+
+function askedClass(
+  headers: IncomingHttpHeaders,
+  classIds: ReadonlyMap<string, ClassId>,
+): ClassId | undefined {
+  const name = headers['x-weir-class']
+  if (name === undefined || name === '') return undefined
+  const id = classIds.get(String(name))
+  if (id === undefined) {
+    throw new HeaderFault(
+      `x-weir-class names no class of this router. Allowed: ${[...classIds.keys()].join(', ')}; or leave it out.`,
+    )
+  }
+  return id
+}
+
+function ownBounds(headers: IncomingHttpHeaders): OwnBounds {
+  const deadlineMs = bound(headers, 'x-weir-deadline-ms')
+  const ttftMs = bound(headers, 'x-weir-ttft-ms')
+  const tpotMs = bound(headers, 'x-weir-tpot-ms')
+  return {
+    ...(deadlineMs !== undefined && { deadlineMs }),
+    ...(ttftMs !== undefined && { ttftMs }),
+    ...(tpotMs !== undefined && { tpotMs }),
+  }
+}
+
+function bound(headers: IncomingHttpHeaders, name: string): Ms | undefined {
+  const value = headers[name]
+  if (value === undefined) return undefined
+  const ms = number(value)
+  if (ms === undefined || ms <= 0) {
+    throw new HeaderFault(
+      `${name} must be a positive number of milliseconds, such as 30000; or leave it out.`,
+    )
+  }
+  return ms
+}
+
+/** A header's value as a finite number that is not negative. */
+function number(value: string | readonly string[] | undefined): number | undefined {
+  if (typeof value !== 'string' || value.trim() === '') return undefined
+  const n = Number(value)
+  return Number.isFinite(n) && n >= 0 ? n : undefined
+}

@@ -1,0 +1,206 @@
+/** The data port: builds fastify from a config and a policy, and walks each request to its exchange. */
+
+import type { AddressInfo } from 'node:net'
+import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify'
+import type { ClassId } from '../request.js'
+import type { Ms } from '../time.js'
+import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
+import { keyOf } from './auth.js'
+import { type Caller, MEASURED, Refusal, requestId, startExchange } from './chat.js'
+import type { Exchange, ExchangeContext } from './exchange.js'
+import type { ModelList } from './models.js'
+
+/** Endings that no exchange reports, since none was begun. */
+export type EarlyVerdict = 'client_error' | 'client_left' | 'shed'
+
+export interface ServerOptions extends ExchangeContext {
+  readonly models: ModelList
+  /** A request ended before its exchange began. */
+  readonly early: (verdict: EarlyVerdict, answer: Answer | undefined, id: string) => void
+  /** A fault of Weir's own. */
+  readonly fault: (error: unknown, id: string) => void
+}
+
+export interface DataServer {
+  listen(): Promise<AddressInfo>
+  /** No new requests from now on; resolves when the last open one has ended. */
+  drain(): Promise<void>
+  /** Ends what is still open, told in band. */
+  cutOff(): void
+  close(): Promise<void>
+  readonly open: number
+}
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    arrivedAt: Ms
+    caller: Caller | undefined
+  }
+}
+
+export function dataServer(options: ServerOptions): DataServer {
+  const { config, clock, models } = options
+  const open = new Set<Exchange>()
+  let draining = false
+  let emptied: (() => void) | undefined
+  const context: ExchangeContext = {
+    ...options,
+    ended(exchange, report) {
+      open.delete(exchange)
+      options.ended(exchange, report)
+      if (open.size === 0) emptied?.()
+    },
+  }
+
+  const app: FastifyInstance = Fastify({
+    logger: false,
+    bodyLimit: config.limits.body,
+    // The five clocks are Weir's own; Node's would cut long streams and slow uploads by surprise.
+    requestTimeout: 0,
+    connectionTimeout: 0,
+    keepAliveTimeout: 75_000,
+    return503OnClosing: false,
+    forceCloseConnections: true,
+    routerOptions: { ignoreTrailingSlash: false, maxParamLength: 200 },
+    http: { maxHeaderSize: config.limits.headers },
+    clientErrorHandler(error, socket) {
+      const answer: Answer = { code: 'weir_bad_request', message: 'The request is not valid HTTP/1.1.' }
+      options.early('client_error', answer, requestId(undefined))
+      if (!socket.writable || error.code === 'ECONNRESET') return socket.destroy(error)
+      const body = bodyOf(answer)
+      const status =
+        error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
+      socket.end(
+        `HTTP/1.1 ${status}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+      )
+    },
+  })
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
+  app.decorateRequest('arrivedAt', 0)
+  app.decorateRequest('caller', undefined)
+
+  /** Refuses before the body is read whatever needs no body to be refused. */
+  app.addHook('onRequest', async request => {
+    request.arrivedAt = clock.now()
+    if (draining) {
+      const message = 'This router is shutting down and takes no new requests. Retry in 1 s.'
+      throw new Refusal({ code: 'weir_draining', message, retryAfterMs: 1000 }, ['connection', 'close'])
+    }
+    if (request.is404) return
+    const key = config.keys === undefined ? undefined : keyOf(request.headers, config.keys)
+    if (config.keys !== undefined && key === undefined) {
+      throw new Refusal({
+        code: 'weir_unauthorized',
+        message: 'No known API key was sent. Send yours as "authorization: Bearer KEY".',
+      })
+    }
+    request.caller = { arrivedAt: request.arrivedAt, key, prefixClass: prefixClass(request) }
+  })
+
+  for (const prefix of ['', '/v1', '/:weirClass/v1']) {
+    for (const path of Object.keys(MEASURED)) {
+      app.post(`${prefix}${path}`, (request, reply) => {
+        const exchange = startExchange(context, request, reply, request.caller!, path)
+        open.add(exchange)
+        exchange.start()
+      })
+    }
+    app.get(`${prefix}/models`, async () => ({ object: 'list', data: await models.entries() }))
+    app.get<{ Params: { '*': string } }>(`${prefix}/models/*`, async request => {
+      const entry = (await models.entries()).find(({ id }) => id === request.params['*'])
+      if (entry === undefined) {
+        throw new Refusal({
+          code: 'weir_unknown_route',
+          message: 'No pool serves this model. See GET /v1/models.',
+        })
+      }
+      return entry
+    })
+  }
+
+  app.setNotFoundHandler(request => {
+    throw unknownRoute(request)
+  })
+
+  app.setErrorHandler((error: Error & { statusCode?: number; code?: string }, request, reply) => {
+    const id = requestId(request.headers['x-request-id'])
+    const refusal = refusalOf(error, config.limits.body)
+    if (refusal.answer.code === 'weir_internal') options.fault(error, id)
+    // A client that breaks off in mid-body is no longer there to be told.
+    const left = request.raw.destroyed && !request.raw.complete
+    if (isMeasured(request)) {
+      const { code } = refusal.answer
+      options.early(
+        left ? 'client_left' : code === 'weir_draining' ? 'shed' : 'client_error',
+        refusal.answer,
+        id,
+      )
+    }
+    const headers = [...headersOf(refusal.answer), ...refusal.headers, 'x-request-id', id]
+    for (let i = 0; i < headers.length; i += 2) reply.header(headers[i]!, headers[i + 1]!)
+    reply.code(statusOf(refusal.answer)).type('application/json; charset=utf-8').send(bodyOf(refusal.answer))
+  })
+
+  function prefixClass(request: FastifyRequest): ClassId | undefined {
+    const { weirClass } = request.params as { readonly weirClass?: string }
+    if (weirClass === undefined) return undefined
+    const id = config.classIds.get(weirClass)
+    if (id === undefined) throw unknownRoute(request)
+    return id
+  }
+
+  return {
+    async listen() {
+      await app.listen({ host: config.listen.host, port: config.listen.port })
+      return app.server.address() as AddressInfo
+    },
+    drain() {
+      draining = true
+      if (open.size === 0) return Promise.resolve()
+      return new Promise(resolve => {
+        emptied = resolve
+      })
+    },
+    cutOff() {
+      for (const exchange of [...open]) exchange.cutOff()
+    },
+    async close() {
+      await app.close()
+    },
+    get open() {
+      return open.size
+    },
+  }
+}
+
+function isMeasured(request: FastifyRequest): boolean {
+  return request.method === 'POST' && !request.is404
+}
+
+function unknownRoute(request: FastifyRequest): Refusal {
+  const known = Object.keys(MEASURED).map(path => `POST /v1${path}`)
+  return new Refusal({
+    code: 'weir_unknown_route',
+    message: `This router has no ${request.method} route at that path. It has: ${known.join(', ')}, GET /v1/models; each also as /CLASS/v1/….`,
+  })
+}
+
+/** The answer to an error that fastify or a handler threw. */
+function refusalOf(error: Error & { statusCode?: number; code?: string }, bodyLimit: number): Refusal {
+  if (error instanceof Refusal) return error
+  if (error.statusCode === 413) {
+    const message = `The body is larger than this router takes: ${bodyLimit} bytes (limits.body).`
+    return new Refusal({ code: 'weir_too_large', message }, ['connection', 'close'])
+  }
+  if (error.statusCode !== undefined && error.statusCode < 500) {
+    return new Refusal({
+      code: 'weir_bad_request',
+      message: 'The request cannot be read. Send one JSON object as its body.',
+    })
+  }
+  return new Refusal({
+    code: 'weir_internal',
+    message: 'The router failed on this request. Its log has the request id.',
+  })
+}

@@ -1,0 +1,38 @@
+/** Whether a pool's replicas may be asked for usage: some refuse members they do not know. */
+import type { PoolId } from '../request.js'
+
+/**
+ * `unproven`: asked, and a 400 is tried again without asking; `proven`: an answer came to a request that asked;
+ * `off`: configured so, or refused.
+ */
+type Standing = 'unproven' | 'proven' | 'off'
+
+export class UsageAsking {
+  private readonly standings: Standing[]
+
+  /** @param asked  by pool id: `ask_usage` */
+  constructor(asked: readonly boolean[]) {
+    this.standings = asked.map(ask => (ask ? 'unproven' : 'off'))
+  }
+
+  asks(pool: PoolId): boolean {
+    return this.standings[pool] !== 'off'
+  }
+
+  /** A 400 to a request that asked may be for the asking. */
+  doubtful(pool: PoolId): boolean {
+    return this.standings[pool] === 'unproven'
+  }
+
+  /** An answer came to a request that asked. */
+  prove(pool: PoolId): void {
+    if (this.standings[pool] === 'unproven') this.standings[pool] = 'proven'
+  }
+
+  /** The same request was refused with asking and answered without. @returns whether this is news */
+  refuse(pool: PoolId): boolean {
+    const news = this.standings[pool] === 'unproven'
+    if (news) this.standings[pool] = 'off'
+    return news
+  }
+}

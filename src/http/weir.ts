@@ -1,0 +1,113 @@
+/** A whole running Weir: policy, driver, relay, counters, the data port and the admin port, wired once. */
+import type { AddressInfo } from 'node:net'
+import { performance } from 'node:perf_hooks'
+import type { Logger } from 'pino'
+import { Registry } from 'prom-client'
+import type { Resolved } from '../config/resolved.js'
+import { Driver } from '../live/driver.js'
+import { watchEventLoop } from '../metrics/eventloop.js'
+import { Recorder } from '../metrics/record.js'
+import type { Policy } from '../policy/policy.js'
+import type { Clock, Ms } from '../time.js'
+import { modelsOf } from '../upstream/probe.js'
+import { undiciRelay } from '../upstream/undici-relay.js'
+import type { ExchangeContext } from './exchange.js'
+import { ModelList } from './models.js'
+import { namedState, opsServer } from './ops.js'
+import { RequestLog } from './request-log.js'
+import { dataServer } from './server.js'
+import { UsageAsking } from './usage-asking.js'
+
+export interface WeirOptions {
+  readonly config: Resolved
+  readonly policy: Policy
+  readonly log: Logger
+  readonly version: string
+  /** The monotonic clock of the process unless given. */
+  readonly clock?: Clock
+}
+
+export interface Weir {
+  readonly data: AddressInfo
+  readonly admin: AddressInfo
+  /** Takes no new requests; resolves when the last has ended, or has been cut off after `graceMs`. */
+  drain(graceMs: Ms): Promise<void>
+  /** Closes both ports and all connections. */
+  close(): Promise<void>
+}
+
+export const processClock: Clock = { now: () => performance.now() }
+
+/** Starts both listeners; rejects, with nothing left running, when one of them cannot listen. */
+export async function startWeir(options: WeirOptions): Promise<Weir> {
+  const { config, policy, log, version, clock = processClock } = options
+  const recorder = new Recorder(new Registry(), config.policy, { version, node: process.version }, () =>
+    policy.state(clock.now()),
+  )
+  const requests = new RequestLog(log, config, recorder)
+  const driver = new Driver(policy, clock, decision => requests.news(decision))
+  const relay = undiciRelay(
+    config.replicas.map(replica => ({
+      ...replica,
+      connectMs: config.pools[replica.pool]!.timeouts.connectMs,
+    })),
+  )
+  const models = new ModelList(config, pool => askPool(config, pool), clock)
+  let draining = false
+
+  const context: ExchangeContext = {
+    config,
+    driver,
+    relay,
+    clock,
+    asking: new UsageAsking(config.pools.map(pool => pool.askUsage)),
+    ended: (exchange, report) => requests.ended(exchange, report),
+    rerouted: (pool, failure) => requests.rerouted(pool, failure),
+    warn: (fields, message) => log.warn(fields, message),
+    repeated: replica => requests.repeated(replica),
+  }
+  const server = dataServer({
+    ...context,
+    models,
+    early: (verdict, answer, id) => requests.early(verdict, answer, id),
+    fault: (error, id) => log.error({ err: error, id }, 'a fault of the router itself; please report it'),
+  })
+  const ops = opsServer({
+    admin: config.admin,
+    version,
+    metrics: recorder,
+    ready: () => (draining ? { ready: false, why: 'draining' } : { ready: true }),
+    state: () => namedState(config.policy, policy.state(clock.now())),
+  })
+  const stopWatching = watchEventLoop(clock, delay => recorder.eventLoopDelay(delay))
+  const close = async (): Promise<void> => {
+    stopWatching()
+    driver.stop()
+    await Promise.allSettled([server.close(), ops.close(), relay.close()])
+  }
+  try {
+    const [data, admin] = [await server.listen(), await ops.listen()]
+    return {
+      data,
+      admin,
+      async drain(graceMs) {
+        draining = true
+        const timer = setTimeout(() => server.cutOff(), graceMs)
+        await server.drain()
+        clearTimeout(timer)
+      },
+      close,
+    }
+  } catch (error) {
+    await close()
+    throw error
+  }
+}
+
+/** Models of a pool: those of the first replica that answers. */
+async function askPool(config: Resolved, pool: number): Promise<readonly string[]> {
+  const asked = config.replicas
+    .filter(replica => replica.pool === pool)
+    .map(({ origin, basePath }) => modelsOf(origin + basePath, config.pools[pool]?.apiKey))
+  return Promise.any(asked)
+}

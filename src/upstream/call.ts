@@ -1,0 +1,51 @@
+/** What a relay is: one request to one replica, its answer handed over as it comes. */
+import type { ReplicaId } from '../request.js'
+
+export interface CallRequest {
+  /** Begins with a slash; the replica's base path is put before it. */
+  readonly path: string
+  /** Names and values, flat. Framing and host are the relay's. */
+  readonly headers: readonly string[]
+  readonly body: Buffer
+  /** May be sent again on a fresh socket when a reused one turns out dead before an answer byte. */
+  readonly repeatable: boolean
+}
+
+/**
+ * How a call broke.
+ * refused  nothing was sent: no connection
+ * connect_timeout  the same, for the connect clock ran out
+ * reset    sent, and the connection broke, or what came is not HTTP
+ */
+export interface CallFailure {
+  readonly kind: 'refused' | 'connect_timeout' | 'reset'
+  /** A few words for the log, without an address. */
+  readonly detail: string
+}
+
+/**
+ * Takes one answer. Order: `head`, `data` any number of times, then `end` or `broke` once; after `abort` nothing.
+ * `broke` may come at any time. None of them is called before `Relay.call` has returned.
+ */
+export interface AnswerHandler {
+  /** @param headers  names and values, flat, as they came */
+  head(status: number, headers: readonly string[]): void
+  /** The chunk is the handler's to keep. Returns false to pause until `Call.resume`. */
+  data(chunk: Buffer): boolean
+  end(): void
+  broke(failure: CallFailure): void
+  /** A dead reused socket: the same request goes out again on a fresh one. */
+  repeated(): void
+}
+
+export interface Call {
+  /** Closes the connection at once. */
+  abort(): void
+  resume(): void
+}
+
+export interface Relay {
+  call(replica: ReplicaId, request: CallRequest, handler: AnswerHandler): Call
+  /** Closes idle connections, and waits for none. */
+  close(): Promise<void>
+}

@@ -1,0 +1,188 @@
+/** The relay on undici: one pool of connections a replica, and its dispatch interface, which has no promise a chunk. */
+import diagnostics from 'node:diagnostics_channel'
+import type { Socket } from 'node:net'
+import { buildConnector, Client, type Dispatcher, Pool } from 'undici'
+import type { ReplicaId } from '../request.js'
+import type { Ms } from '../time.js'
+import type { AnswerHandler, Call, CallFailure, CallRequest, Relay } from './call.js'
+
+/** One endpoint to connect to. */
+export interface Endpoint {
+  readonly id: ReplicaId
+  /** scheme://host:port */
+  readonly origin: string
+  readonly basePath: string
+  readonly connectMs: Ms
+}
+
+/** undici's own header and body clocks would cut healthy streams: all clocks are the caller's. */
+const NO_CLOCKS = { headersTimeout: 0, bodyTimeout: 0 }
+
+/** Set on an error by the socket it happened on: it had carried an answer before, and none of this request's. */
+const DEAD_REUSED = Symbol('dead reused socket')
+
+/** Bytes each socket had read when its latest request was sent. */
+const readBefore = new WeakMap<Socket, number>()
+diagnostics.subscribe('undici:client:sendHeaders', message => {
+  const { socket } = message as { readonly socket: Socket }
+  readBefore.set(socket, socket.bytesRead)
+})
+
+/** Below the 5 s after which uvicorn (vLLM, SGLang) closes idle connections. */
+const KEEP_ALIVE_MS = 4000
+
+interface Target {
+  readonly endpoint: Endpoint
+  readonly options: Client.Options
+  readonly pool: Pool
+}
+
+/** @param endpoints  by replica id */
+export function undiciRelay(endpoints: readonly Endpoint[]): Relay {
+  const targets = endpoints.map((endpoint): Target => {
+    const options = {
+      ...NO_CLOCKS,
+      pipelining: 1,
+      keepAliveTimeout: KEEP_ALIVE_MS,
+      keepAliveMaxTimeout: 60_000,
+      connect: markingConnector(endpoint.connectMs),
+    }
+    return { endpoint, options, pool: new Pool(endpoint.origin, { ...options, connections: null }) }
+  })
+  return {
+    call(replica, request, handler) {
+      const target = targets[replica]
+      if (target === undefined) throw new Error(`no replica ${replica}`)
+      return new UndiciCall(target, request, handler)
+    },
+    async close() {
+      await Promise.all(targets.map(target => target.pool.destroy()))
+    },
+  }
+}
+
+/** A connector whose sockets tell on their errors whether they were dead when the request was sent on them. */
+function markingConnector(timeout: Ms): buildConnector.connector {
+  const connect = buildConnector({ timeout })
+  return (options, callback) => {
+    connect(options, (error, socket) => {
+      if (error !== null || socket === null) {
+        callback(error ?? new Error('no socket'), null)
+        return
+      }
+      // Before undici's own listener, so that it passes on a marked error.
+      socket.prependListener('error', failure => {
+        const before = readBefore.get(socket) ?? 0
+        if (before > 0 && socket.bytesRead === before) Object.assign(failure, { [DEAD_REUSED]: true })
+      })
+      callback(null, socket)
+    })
+  }
+}
+
+class UndiciCall implements Call, Dispatcher.DispatchHandler {
+  private controller: Dispatcher.DispatchController | undefined
+  private aborted = false
+  private sent = false
+  private answered = false
+  private within = false
+  private fresh: Client | undefined
+
+  constructor(
+    private readonly target: Target,
+    private readonly request: CallRequest,
+    private readonly handler: AnswerHandler,
+  ) {
+    this.dispatch(target.pool)
+  }
+
+  abort(): void {
+    if (this.aborted) return
+    this.aborted = true
+    this.controller?.abort(new Error('aborted'))
+    this.closeFresh()
+  }
+
+  resume(): void {
+    this.controller?.resume()
+  }
+
+  private dispatch(dispatcher: Dispatcher): void {
+    const { request, target } = this
+    // undici reports a request that it does not like at once, from within.
+    this.within = true
+    dispatcher.dispatch(
+      {
+        method: 'POST',
+        path: target.endpoint.basePath + request.path,
+        headers: request.headers as string[],
+        body: request.body,
+      },
+      this,
+    )
+    this.within = false
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.controller = controller
+    if (this.aborted) controller.abort(new Error('aborted'))
+    else this.sent = true
+  }
+
+  onResponseStart(controller: Dispatcher.DispatchController, status: number): void {
+    if (this.aborted || status < 200) return
+    this.answered = true
+    const raw = controller.rawHeaders
+    const headers: string[] = []
+    if (Array.isArray(raw))
+      for (const part of raw) headers.push(typeof part === 'string' ? part : part.toString('latin1'))
+    this.handler.head(status, headers)
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (this.aborted) return
+    if (!this.handler.data(chunk)) controller.pause()
+  }
+
+  onResponseEnd(): void {
+    this.closeFresh()
+    if (!this.aborted) this.handler.end()
+  }
+
+  onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
+    if (this.aborted) return
+    if (this.within) {
+      queueMicrotask(() => this.onResponseError(_controller, error))
+      return
+    }
+    if (
+      this.sent &&
+      !this.answered &&
+      this.fresh === undefined &&
+      this.request.repeatable &&
+      DEAD_REUSED in error
+    ) {
+      this.sent = false
+      this.controller = undefined
+      this.handler.repeated()
+      this.fresh = new Client(this.target.endpoint.origin, this.target.options)
+      this.dispatch(this.fresh)
+      return
+    }
+    this.closeFresh()
+    this.aborted = true
+    this.handler.broke(this.failureOf(error))
+  }
+
+  private closeFresh(): void {
+    this.fresh?.destroy().catch(() => undefined)
+  }
+
+  private failureOf(error: Error): CallFailure {
+    const code = 'code' in error && typeof error.code === 'string' ? error.code : error.name
+    if (this.sent) return { kind: 'reset', detail: `broke: ${code}` }
+    if (code === 'UND_ERR_CONNECT_TIMEOUT')
+      return { kind: 'connect_timeout', detail: 'no connection in time' }
+    return { kind: 'refused', detail: `no connection: ${code}` }
+  }
+}
