@@ -16,18 +16,18 @@ import { ownHead } from './own-head.js'
 /** What the upstream is sending. `refusal` is an error answer of its own, which goes on to the client as it is. */
 type Answer =
   | { readonly kind: 'none' }
-  | { readonly kind: 'events'; readonly meter: Meter; readonly head: readonly string[] }
+  | { readonly kind: 'events'; readonly meter: Meter; readonly headers: readonly string[] }
   | {
       readonly kind: 'json'
       readonly json: JsonAnswer
       readonly status: number
-      readonly head: readonly string[]
+      readonly headers: readonly string[]
     }
   | {
       readonly kind: 'refusal'
       readonly ending: 'clientError' | 'upstreamError'
       readonly status: number
-      readonly head: readonly string[]
+      readonly headers: readonly string[]
     }
 
 /** Whom an attempt waits for, and since when: which of the clocks runs. */
@@ -112,7 +112,7 @@ export class Attempt implements AnswerHandler {
 
   /** Head for the client, once the upstream's head of an event stream is here. */
   get streamHead(): readonly string[] | undefined {
-    return this.answer.kind === 'events' ? this.answer.head : undefined
+    return this.answer.kind === 'events' ? this.clientHead(this.answer.headers, false) : undefined
   }
 
   get waits(): Waits | undefined {
@@ -150,10 +150,10 @@ export class Attempt implements AnswerHandler {
     if (answer.kind === 'none') return true
     if (answer.kind === 'events') {
       answer.meter.push(chunk, now)
-      return this.relay(answer.meter, answer.head, now)
+      return this.relay(answer.meter, answer.headers, now)
     }
     if (answer.kind === 'json') answer.json.push(chunk)
-    if (!down.committed) down.commit(answer.status, answer.head)
+    if (!down.committed) down.commit(answer.status, this.clientHead(answer.headers, true))
     return this.flow(down.writeAll([chunk]), now)
   }
 
@@ -166,11 +166,11 @@ export class Attempt implements AnswerHandler {
     }
     if (answer.kind === 'events') {
       answer.meter.end(now)
-      this.relay(answer.meter, answer.head, now)
+      this.relay(answer.meter, answer.headers, now)
       if (!this.over) this.streamEnded(answer.meter)
       return
     }
-    if (!exchange.down.committed) exchange.down.commit(answer.status, answer.head)
+    if (!exchange.down.committed) exchange.down.commit(answer.status, this.clientHead(answer.headers, true))
     if (answer.kind === 'refusal') exchange.finish(answer.ending, undefined)
     else {
       const { progress, failed } = answer.json.end(now)
@@ -220,15 +220,14 @@ export class Attempt implements AnswerHandler {
       exchange.attemptFailed({ kind: 'not_an_answer', detail: 'answered a stream with one JSON body' })
       return
     }
-    const head = this.clientHead(headers, !events)
     const eventLimit = context.config.limits.event
     this.answer = events
       ? {
           kind: 'events',
-          head,
+          headers,
           meter: new Meter({ shape: inbound.shape, takeUsage: this.askedUsage, eventLimit }),
         }
-      : { kind: 'json', head, status, json: new JsonAnswer(eventLimit) }
+      : { kind: 'json', headers, status, json: new JsonAnswer(eventLimit) }
   }
 
   /** The upstream answered with an error status, or with one that is no answer. */
@@ -269,16 +268,17 @@ export class Attempt implements AnswerHandler {
       exchange.stop(ending, { code: 'weir_upstream_error', message: `The upstream answered ${status}.` })
       return
     }
-    this.answer = { kind: 'refusal', ending, status, head: this.clientHead(headers, true) }
+    this.answer = { kind: 'refusal', ending, status, headers }
   }
 
+  /** Lines for the client, as they are now: `server-timing` ends at the commit. */
   private clientHead(headers: readonly string[], keepLength: boolean): readonly string[] {
     const own = ownHead(this.exchange)
     return [...responseHeaders(headers, keepLength, own), ...own]
   }
 
   /** After each push: commits when it is time, hands bytes on, notes the first output and the end. */
-  private relay(meter: Meter, head: readonly string[], now: Ms): boolean {
+  private relay(meter: Meter, headers: readonly string[], now: Ms): boolean {
     const { exchange } = this
     const { down } = exchange
     let flows = true
@@ -290,7 +290,7 @@ export class Attempt implements AnswerHandler {
     } else {
       down.hold(meter.out)
       if (meter.firstOutput !== undefined || meter.done || meter.finished || down.heldBytes > HOLD_LIMIT) {
-        flows = down.commit(200, head)
+        flows = down.commit(200, this.clientHead(headers, false))
       }
     }
     if (meter.firstOutput === now) exchange.firstOutput(now, exchange.context.clock.now() - now)
