@@ -138,8 +138,7 @@ async function main([what, ...args]) {
   const stale = notBuilt()
   if (stale) {
     say(`${stale}: building (tsc)`)
-    const tsc = ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json']
-    const child = spawn(process.execPath, tsc, { cwd: root, stdio: onStderr })
+    const child = spawn(process.execPath, ['scripts/build.mjs'], { cwd: root, stdio: onStderr })
     if (!(await step(child, why => `the build failed (${why}), see above.`))) return
   }
   endLike(await ended(spawn(process.execPath, [...program, ...args], { cwd: root, stdio: 'inherit' })))

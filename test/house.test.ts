@@ -6,6 +6,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs'
@@ -97,7 +98,8 @@ const TREE = {
 /** Makes `dir`, which holds TREE, a project with the real ready.mjs and nothing else that is real. */
 function project(dir: string) {
   writeFileSync(join(dir, 'bin/npm'), FAKE_NPM, { mode: 0o755 })
-  copyFileSync(join(root, 'scripts/ready.mjs'), join(dir, 'scripts/ready.mjs'))
+  for (const script of ['scripts/ready.mjs', 'scripts/build.mjs'])
+    copyFileSync(join(root, script), join(dir, script))
   const calls = () => {
     const path = join(dir, 'calls')
     const text = existsSync(path) ? readFileSync(path, 'utf8') : ''
@@ -128,6 +130,7 @@ t.test('ready.mjs installs and builds what is missing, once, and starts the demo
   t.match(first.err, 'noise of npm')
   t.match(first.err, 'weir: dist is missing: building (tsc)\n')
   t.equal(first.code, 7, 'with the exit code of the program')
+  t.ok(statSync(join(dir, 'dist/cli/main.js')).mode & 0o100, 'which npx can run by its name')
   t.same(calls(), [INSTALL, BUILD])
 
   const second = await ready(['start'], { PATH: '' })
@@ -310,6 +313,20 @@ const pages = [
   ...readdirSync(join(root, 'docs')).map(name => `docs/${name}`),
 ].filter(name => name.endsWith('.md'))
 
+t.test('what src imports is installed without the development packages', async t => {
+  const { dependencies } = json('package.json')
+  const imported = new Set<string>()
+  for (const name of readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' })) {
+    if (!name.endsWith('.ts')) continue
+    for (const [, from = ''] of read(`src/${name}`).matchAll(/(?:from|import) '([^.'][^']*)'/g)) {
+      const parts = from.split('/')
+      if (!from.startsWith('node:')) imported.add(parts.slice(0, from.startsWith('@') ? 2 : 1).join('/'))
+    }
+  }
+  t.ok(imported.has('undici'), 'imports were found')
+  for (const name of imported) t.ok(name in dependencies, `${name} is under dependencies`)
+})
+
 t.test('every file that a page links to or names is there', async t => {
   let links = 0
   for (const page of pages) {
@@ -318,7 +335,9 @@ t.test('every file that a page links to or names is there', async t => {
       links++
       t.ok(existsSync(join(root, dirname(page), target)), `${page} links to ${target}`)
     }
-    for (const [named] of read(page).matchAll(/\b(?:config|docs|bench|scripts|test)\/[\w./-]+\.\w+/g)) {
+    for (const [named] of read(page).matchAll(
+      /(?<![\w/])(?:src|config|docs|bench|scripts|test)\/[\w./-]+\.\w+/g,
+    )) {
       t.ok(existsSync(join(root, named)), `${page} names ${named}`)
     }
   }
