@@ -31,6 +31,8 @@ export interface ExchangeContext {
   readonly warn: (fields: object, message: string) => void
   /** Told when a dead reused socket made the relay repeat a request. */
   readonly repeated: (replica: ReplicaId) => void
+  /** Between comments of Weir's own on a stream that committed before its first output. */
+  readonly commentEveryMs: Ms
 }
 
 /** One request as it was read. */
@@ -59,8 +61,6 @@ export interface Report {
   readonly ownMs: Ms | undefined
 }
 
-/** Between comments of Weir's own on a stream that committed before its first output. */
-const COMMENT_EVERY_MS: Ms = 15_000
 /** How long an upstream may take to close its body after `[DONE]`. */
 const LINGER_MS: Ms = 1000
 
@@ -295,7 +295,7 @@ export class Exchange implements Outlet, Timed {
 
   private keepAlive(now: Ms): void {
     if (this.attempt?.between ?? true) this.down.comment('weir')
-    this.nextCommentAt = now + COMMENT_EVERY_MS
+    this.nextCommentAt = now + this.context.commentEveryMs
   }
 
   private clientStalled(): void {

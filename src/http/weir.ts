@@ -25,7 +25,12 @@ export interface WeirOptions {
   readonly version: string
   /** The monotonic clock of the process unless given. */
   readonly clock?: Clock
+  /** Between comments on a silent stream that has its head; 15 s unless given. */
+  readonly commentEveryMs?: Ms
 }
+
+/** A quarter of the 60 s of silence at which common load balancers cut. */
+const COMMENT_EVERY_MS: Ms = 15_000
 
 export interface Weir {
   readonly data: AddressInfo
@@ -65,6 +70,7 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     rerouted: (pool, failure) => requests.rerouted(pool, failure),
     warn: (fields, message) => log.warn(fields, message),
     repeated: replica => requests.repeated(replica),
+    commentEveryMs: options.commentEveryMs ?? COMMENT_EVERY_MS,
   }
   const server = dataServer({
     ...context,
