@@ -21,6 +21,8 @@ export interface PoolWire {
   readonly askUsage: boolean
   /** Hand the client's own credentials on. Only where the pool has no `apiKey`. */
   readonly passAuthorization: boolean
+  /** Kind of server, as configured; all are spoken to alike. */
+  readonly engine?: 'auto' | 'vllm' | 'sglang' | 'trtllm' | 'llamacpp' | 'openai'
 }
 
 export interface ReplicaWire {
