@@ -23,12 +23,11 @@ export interface ServerOptions extends ExchangeContext {
 
 export interface DataServer {
   listen(): Promise<AddressInfo>
-  /** No new requests from now on; resolves when the last open one has ended. */
+  /** No new requests from now on; resolves when the last answer is with the kernel, or its client left. */
   drain(): Promise<void>
   /** Ends what is still open, told in band. */
   cutOff(): void
   close(): Promise<void>
-  readonly open: number
 }
 
 declare module 'fastify' {
@@ -41,6 +40,8 @@ declare module 'fastify' {
 export function dataServer(options: ServerOptions): DataServer {
   const { config, clock, models } = options
   const open = new Set<Exchange>()
+  /** Requests taken whose answer is not out, those whose body is on its way included. */
+  let unanswered = 0
   let draining = false
   let emptied: (() => void) | undefined
   const context: ExchangeContext = {
@@ -48,7 +49,6 @@ export function dataServer(options: ServerOptions): DataServer {
     ended(exchange, report) {
       open.delete(exchange)
       options.ended(exchange, report)
-      if (open.size === 0) emptied?.()
     },
   }
 
@@ -81,12 +81,16 @@ export function dataServer(options: ServerOptions): DataServer {
   app.decorateRequest('caller', undefined)
 
   /** Refuses before the body is read whatever needs no body to be refused. */
-  app.addHook('onRequest', async request => {
+  app.addHook('onRequest', async (request, reply) => {
     request.arrivedAt = clock.now()
     if (draining) {
       const message = 'This router is shutting down and takes no new requests. Retry in 1 s.'
       throw new Refusal({ code: 'weir_draining', message, retryAfterMs: 1000 }, ['connection', 'close'])
     }
+    unanswered++
+    reply.raw.once('close', () => {
+      if (--unanswered === 0) emptied?.()
+    })
     if (request.is404) return
     const key = config.keys === undefined ? undefined : keyOf(request.headers, config.keys)
     if (config.keys !== undefined && key === undefined) {
@@ -157,7 +161,7 @@ export function dataServer(options: ServerOptions): DataServer {
     },
     drain() {
       draining = true
-      if (open.size === 0) return Promise.resolve()
+      if (unanswered === 0) return Promise.resolve()
       return new Promise(resolve => {
         emptied = resolve
       })
@@ -167,9 +171,6 @@ export function dataServer(options: ServerOptions): DataServer {
     },
     async close() {
       await app.close()
-    },
-    get open() {
-      return open.size
     },
   }
 }

@@ -32,6 +32,9 @@ export interface WeirOptions {
 /** A quarter of the 60 s of silence at which common load balancers cut. */
 const COMMENT_EVERY_MS: Ms = 15_000
 
+/** For the error events of what was cut off; a client that does not read them is left. */
+const LAST_WORDS_MS: Ms = 1000
+
 export interface Weir {
   readonly data: AddressInfo
   readonly admin: AddressInfo
@@ -98,9 +101,10 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
       admin,
       async drain(graceMs) {
         draining = true
-        const timer = setTimeout(() => server.cutOff(), graceMs)
-        await server.drain()
-        clearTimeout(timer)
+        const drained = server.drain()
+        if (await within(drained, graceMs)) return
+        server.cutOff()
+        await within(drained, LAST_WORDS_MS)
       },
       close,
     }
@@ -108,6 +112,17 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     await close()
     throw error
   }
+}
+
+/** Waits for `done`, for `ms` at most. @returns whether it came to be */
+async function within(done: Promise<void>, ms: Ms): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<false>(resolve => {
+    timer = setTimeout(() => resolve(false), ms)
+  })
+  const came = await Promise.race([done.then(() => true), late])
+  clearTimeout(timer)
+  return came
 }
 
 /** Models of a pool: those of the first replica that answers. */
