@@ -10,9 +10,10 @@ interface Room {
   readonly values: readonly string[]
   /** Rooms of which it may import types, and no values. */
   readonly types?: readonly string[]
-  /** No Node, no clock, no dice, no timer. Files named in `sockets` are the room's other half. */
+  /** No Node, no clock, no dice, no timer, and no import of the room's other half, the files in `real`. */
   readonly pure?: true
-  readonly sockets?: readonly string[]
+  /** Files that meet the real clock and real sockets. */
+  readonly real?: readonly string[]
 }
 
 const base = ['time', 'request']
@@ -40,7 +41,11 @@ const ROOMS: Readonly<Record<string, Room>> = {
   live: { values: [...edge, ...core], types: ['config'] },
   http: { values: ['live', 'config', ...edge, ...core] },
   baselines: { values: core, pure: true },
-  sim: { values: ['config', 'sse', ...core], pure: true, sockets: ['sim/server.ts', 'sim/process.ts'] },
+  sim: {
+    values: ['config', 'sse', ...core],
+    pure: true,
+    real: ['server', 'process', 'pinned', 'answer', 'call'].map(name => `sim/${name}.ts`),
+  },
   load: { values: ['config', 'time'] },
   cli: { values: ['http', 'live', 'sim', 'load', 'baselines', 'config', ...edge, ...core] },
 }
@@ -117,7 +122,7 @@ function faults(files: Readonly<Record<string, string>>): string[] {
   return Object.entries(files).flatMap(([file, text]) => {
     const room = ROOMS[roomOf(file)]
     if (room === undefined) return [`src/${file}: a room that test/imports.test.ts does not know`]
-    const pure = room.pure === true && !room.sockets?.includes(file)
+    const pure = room.pure === true && !room.real?.includes(file)
     const found: string[] = []
     const visit = (node: ts.Node): void => {
       const edge = importAt(node)
@@ -138,6 +143,8 @@ function faultOfImport(file: string, room: Room, pure: boolean, { from, typeOnly
   const target = posix.join(posix.dirname(file), from).replace(/\.js$/, '.ts')
   if (target.startsWith('..')) return [`src/${file} imports ${from}, which is outside src`]
   const [own, theirs] = [roomOf(file), roomOf(target)]
+  if (pure && room.real?.includes(target))
+    return [`src/${file} is in a PURE room and imports src/${target}, which is not`]
   if (own === theirs || room.values.includes(theirs) || (typeOnly && room.types?.includes(theirs))) return []
   const rule = room.types?.includes(theirs) ? `only types of ${theirs}` : `nothing of ${theirs}`
   const kind = typeOnly ? ' (an import of types counts as well)' : ''
@@ -209,6 +216,11 @@ t.test('an edge that points up is named by its two files', async t => {
     ['load/a.ts', "import { scan } from '../sse/scan.js'", 'load/a.ts imports src/sse/scan.ts'],
     ['http/a.ts', "import { main } from '../cli/main.js'", 'http/a.ts imports src/cli/main.ts'],
     ['http/a.ts', "import { run } from '../../bench/run.js'", 'which is outside src'],
+    [
+      'sim/engine.ts',
+      "import { startEngine } from './server.js'",
+      'PURE room and imports src/sim/server.ts, which is not',
+    ],
     ['novel/a.ts', '', 'a room that test/imports.test.ts does not know'],
   ]
   for (const [file, text, fault] of edges) {
@@ -260,6 +272,7 @@ t.test('what is allowed is no fault', async t => {
       "import { parse } from 'yaml'\nimport type { A } from '../slo/slo.js'\nimport { type B } from '../policy/policy.js'",
     'metrics/record.ts':
       "import type { Ending } from '../policy/decision.js'\nimport client from 'prom-client'",
+    'sim/server.ts': "import { PinnedEngine } from './pinned.js'\nimport { Engine } from './engine.js'",
     'live/driver.ts': "import { createPool } from '../upstream/pools.js'\nsetTimeout(() => {}, 1)",
     'load/player.ts':
       "import { createParser } from 'eventsource-parser'\nimport type { Clock } from '../time.js'",
