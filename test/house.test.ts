@@ -275,7 +275,7 @@ t.test('the program answers to its name', async t => {
     t.match(help.out, new RegExp(`weir ${name} [\\s\\S]*\\n$`), `weir ${name} --help has an example`)
     const wrong = await weir(name, '--frobnicate')
     t.match(wrong.err, /--frobnicate/, `weir ${name} names the option that it does not know`)
-    t.equal(wrong.code, 2)
+    t.not(wrong.code, 0)
   }
 })
 
