@@ -1,4 +1,4 @@
-/** A simulated engine in a process of its own: options as JSON in its first argument, `{url}` over IPC (else on stdout) when ready. */
+/** A simulated engine in a process of its own: options as JSON in its first argument, `{url}` over IPC when ready. */
 import { type EngineServerOptions, startEngine } from './server.js'
 
 const options = JSON.parse(process.argv[2] ?? '{}') as EngineServerOptions
@@ -15,5 +15,4 @@ const leave = (): void => {
 process.on('SIGTERM', leave)
 process.on('SIGINT', leave)
 process.on('disconnect', leave)
-if (process.send === undefined) process.stdout.write(`${server.url}\n`)
-else process.send({ url: server.url })
+process.send?.({ url: server.url })
