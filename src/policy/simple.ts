@@ -83,7 +83,10 @@ class SimplePolicy implements Policy {
       throw new Error(`ticket ${open.id} is on no replica: it has no first token`)
     if (open.firstTokenAt !== undefined) throw new Error(`ticket ${open.id} had its first token before`)
     const out: Decision[] = []
-    this.#prefilled(open, open.place.replica, now, out)
+    open.place.replica.prefilled(open.unfilledTokens)
+    for (const result of open.decided(now, true)) out.push({ kind: 'clause', result })
+    open.firstTokenAt = now
+    this.#arm(open)
     this.#settle(now, out)
     return out
   }
@@ -255,18 +258,10 @@ class SimplePolicy implements Policy {
     if (open.alarm !== undefined) this.#alarms.push(open.alarm)
   }
 
-  #prefilled(open: Open, replica: Replica, at: Ms, out: Decision[]): void {
-    replica.prefilled(open.unfilledTokens)
-    for (const result of open.decided(at, true)) out.push({ kind: 'clause', result })
-    open.firstTokenAt = at
-    this.#arm(open)
-  }
-
   #release(open: Open, replica: Replica, ending: Ending, now: Ms, out: Decision[]): void {
-    const first = ending.progress?.streamed ? ending.progress.firstOutput : undefined
-    if (open.firstTokenAt === undefined && first !== undefined) this.#prefilled(open, replica, first, out)
     replica.released(open.unfilledTokens)
-    const served = ending.kind === 'clientLeft' && open.firstTokenAt !== undefined
+    const hadOutput = open.firstTokenAt !== undefined || ending.progress?.firstOutput !== undefined
+    const served = ending.kind === 'clientLeft' && hadOutput
     if (ending.failure !== undefined) this.#failedOn(replica, open, ending.failure, now, out)
     else if (ending.kind === 'complete' || ending.kind === 'clientError' || served) {
       this.#turn(replica, afterAnswer(replica.health, open.id), '', now, out)
