@@ -74,14 +74,14 @@ const profiles = {
   },
 } as const satisfies Record<string, EngineProfile>
 
-export type ProfileName = keyof typeof profiles
+type ProfileName = keyof typeof profiles
 
-export const profileNames = Object.keys(profiles) as readonly ProfileName[]
+const profileNames = Object.keys(profiles).join(', ')
 
 /** @throws RangeError that lists the known names, where `name` is none of them */
 export function profileNamed(name: string): EngineProfile {
   if (!Object.hasOwn(profiles, name)) {
-    throw new RangeError(`no engine profile "${name}"; there are ${profileNames.join(', ')}`)
+    throw new RangeError(`no engine profile "${name}"; there are ${profileNames}`)
   }
   return profiles[name as ProfileName]
 }

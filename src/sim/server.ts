@@ -17,7 +17,7 @@ import { workedExampleMix } from './workload.js'
 const KEEP_ALIVE_MS = 75_000
 
 export interface EngineServerOptions {
-  /** One of `profileNames`; default llama3-8b. */
+  /** A name that `profileNamed` knows; default llama3-8b. */
   readonly profile?: string
   /** Model name it answers to; default: the profile's. */
   readonly model?: string
