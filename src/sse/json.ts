@@ -1,0 +1,310 @@
+/** Walks over JSON as bytes: no string is decoded, nothing is allocated, and a fault ends the walk instead of throwing. */
+
+const QUOTE = 0x22
+const COMMA = 0x2c
+const MINUS = 0x2d
+const DOT = 0x2e
+const ZERO = 0x30
+const NINE = 0x39
+const COLON = 0x3a
+const OPEN_BRACKET = 0x5b
+const BACKSLASH = 0x5c
+const CLOSE_BRACKET = 0x5d
+const OPEN_BRACE = 0x7b
+const CLOSE_BRACE = 0x7d
+
+/** Deeper nesting than this is taken for malformed: the walk recurses, and the stack is not the upstream's to fill. */
+const MAX_DEPTH = 128
+/** Characters; a longer number is well formed, but its value is not worth the reading. */
+const MAX_NUMBER = 40
+
+/** @param word  ASCII only: the walk compares bytes. */
+export function ascii(word: string): Uint8Array {
+  return Uint8Array.from(word, letter => letter.charCodeAt(0))
+}
+
+const NOTHING = new Uint8Array(0)
+const TRUE = ascii('true')
+const FALSE = ascii('false')
+const NULL = ascii('null')
+
+/**
+ * A cursor that stands before a value. Each value must be consumed once: by `skip`, by one of the readers, or by
+ * `enterObject` or `enterArray` and a loop over `member` or `element` until that is false. After a fault every
+ * call is false, so that loops end by themselves; `whole` tells at the end.
+ */
+export class JsonWalk {
+  #bytes: Uint8Array = NOTHING
+  #at = 0
+  #end = 0
+  #depth = 0
+  /** Just entered: the next member or element has no comma before it. */
+  #fresh = false
+  #bad = false
+  /** The last string or key, between its quotes. */
+  #from = 0
+  #to = 0
+
+  start(bytes: Uint8Array, from: number, to: number): void {
+    this.#bytes = bytes
+    this.#at = from
+    this.#end = to
+    this.#depth = 0
+    this.#fresh = false
+    this.#bad = false
+    this.#blank()
+  }
+
+  /** The value was consumed, was well formed, and nothing follows it. */
+  whole(): boolean {
+    return this.#blank() === -1 && !this.#bad
+  }
+
+  /** Steps into the value if it is an object; else consumes nothing. */
+  enterObject(): boolean {
+    return this.#enter(OPEN_BRACE)
+  }
+
+  /** Steps into the value if it is an array; else consumes nothing. */
+  enterArray(): boolean {
+    return this.#enter(OPEN_BRACKET)
+  }
+
+  /** To the next member's value, its key ready for `is`; false past the last one. */
+  member(): boolean {
+    let byte = this.#blank()
+    if (byte === CLOSE_BRACE) return this.#leave()
+    if (!this.#fresh) {
+      if (byte !== COMMA) return this.#fail()
+      this.#at++
+      byte = this.#blank()
+    }
+    this.#fresh = false
+    if (byte !== QUOTE || !this.#quoted()) return this.#fail()
+    if (this.#blank() !== COLON) return this.#fail()
+    this.#at++
+    this.#blank()
+    return true
+  }
+
+  /** To the next element; false past the last one. */
+  element(): boolean {
+    const byte = this.#blank()
+    if (byte === CLOSE_BRACKET) return this.#leave()
+    if (!this.#fresh) {
+      if (byte !== COMMA) return this.#fail()
+      this.#at++
+      this.#blank()
+    }
+    this.#fresh = false
+    return !this.#bad
+  }
+
+  /** The key, or the string just read, is this word. One that is written with escapes is never equal. */
+  is(word: Uint8Array): boolean {
+    const length = word.length
+    const from = this.#from
+    if (this.#to - from !== length) return false
+    const bytes = this.#bytes
+    for (let i = 0; i < length; i++) if (bytes[from + i] !== word[i]) return false
+    return true
+  }
+
+  /** Consumes the value, whatever it is. */
+  skip(): void {
+    const byte = this.#peek()
+    if (byte === QUOTE) this.#quoted()
+    else if (byte === OPEN_BRACE) {
+      this.enterObject()
+      while (this.member()) this.skip()
+    } else if (byte === OPEN_BRACKET) {
+      this.enterArray()
+      while (this.element()) this.skip()
+    } else if (byte === 0x74) this.#word(TRUE)
+    else if (byte === 0x66) this.#word(FALSE)
+    else if (byte === 0x6e) this.#word(NULL)
+    else this.#digits()
+  }
+
+  /** Consumes the value; true if it is a string that is not empty, then ready for `is`. */
+  text(): boolean {
+    if (this.#peek() === QUOTE) return this.#quoted() && this.#to > this.#from
+    this.skip()
+    return false
+  }
+
+  /** Consumes the value; true if it is a string or an array that is not empty. */
+  filled(): boolean {
+    if (!this.enterArray()) return this.text()
+    let filled = false
+    while (this.element()) {
+      filled = true
+      this.skip()
+    }
+    return filled
+  }
+
+  /** Consumes the value; NaN if it is no number. */
+  number(): number {
+    const byte = this.#peek()
+    if (byte === MINUS || (byte >= ZERO && byte <= NINE)) return this.#digits()
+    this.skip()
+    return Number.NaN
+  }
+
+  /** Consumes the value; its number if it is one, or a string of up to 15 digits; else NaN. */
+  numberOrDigits(): number {
+    if (this.#peek() !== QUOTE) return this.number()
+    const length = this.text() ? this.#to - this.#from : 0
+    if (length === 0 || length > 15) return Number.NaN
+    let value = 0
+    for (let i = this.#from; i < this.#to; i++) {
+      const digit = (this.#bytes[i] as number) - ZERO
+      if (digit < 0 || digit > 9) return Number.NaN
+      value = value * 10 + digit
+    }
+    return value
+  }
+
+  #fail(): false {
+    this.#bad = true
+    this.#at = this.#end
+    return false
+  }
+
+  #peek(): number {
+    return this.#at < this.#end ? (this.#bytes[this.#at] as number) : -1
+  }
+
+  /** Past white space; the byte there, -1 at the end. */
+  #blank(): number {
+    const bytes = this.#bytes
+    const end = this.#end
+    let at = this.#at
+    while (at < end) {
+      const byte = bytes[at] as number
+      if (byte > 0x20 || (byte !== 0x20 && byte !== 0x0a && byte !== 0x0d && byte !== 0x09)) {
+        this.#at = at
+        return byte
+      }
+      at++
+    }
+    this.#at = at
+    return -1
+  }
+
+  #enter(bracket: number): boolean {
+    if (this.#peek() !== bracket) return false
+    if (++this.#depth > MAX_DEPTH) this.#fail()
+    else this.#at++
+    this.#fresh = true
+    return true
+  }
+
+  #leave(): false {
+    this.#at++
+    this.#depth--
+    this.#fresh = false
+    return false
+  }
+
+  /** From the opening quote to past the closing one. */
+  #quoted(): boolean {
+    const bytes = this.#bytes
+    const end = this.#end
+    let at = this.#at + 1
+    this.#from = at
+    while (at < end) {
+      const byte = bytes[at] as number
+      if (byte === QUOTE) {
+        this.#to = at
+        this.#at = at + 1
+        return true
+      }
+      if (byte < 0x20) break
+      if (byte === BACKSLASH) {
+        at = escapeEnd(bytes, at + 1, end)
+        if (at < 0) break
+      } else at++
+    }
+    return this.#fail()
+  }
+
+  #word(word: Uint8Array): void {
+    for (let i = 0; i < word.length; i++) {
+      if (this.#peek() !== word[i]) {
+        this.#fail()
+        return
+      }
+      this.#at++
+    }
+  }
+
+  #digits(): number {
+    const bytes = this.#bytes
+    const start = this.#at
+    const minus = this.#peek() === MINUS
+    if (minus) this.#at++
+    const first = this.#at
+    let value = 0
+    while (isDigit(this.#peek())) value = value * 10 + ((bytes[this.#at++] as number) - ZERO)
+    const count = this.#at - first
+    if (count === 0 || (count > 1 && bytes[first] === ZERO)) {
+      this.#fail()
+      return Number.NaN
+    }
+    let plain = count < 16
+    if (this.#peek() === DOT) {
+      plain = false
+      this.#at++
+      if (!this.#run()) return Number.NaN
+    }
+    if ((this.#peek() | 0x20) === 0x65) {
+      plain = false
+      this.#at++
+      if (this.#peek() === 0x2b || this.#peek() === MINUS) this.#at++
+      if (!this.#run()) return Number.NaN
+    }
+    if (plain) return minus ? -value : value
+    if (this.#at - start > MAX_NUMBER) return Number.NaN
+    return Number(String.fromCharCode(...bytes.subarray(start, this.#at)))
+  }
+
+  /** At least one digit. */
+  #run(): boolean {
+    if (!isDigit(this.#peek())) return this.#fail()
+    while (isDigit(this.#peek())) this.#at++
+    return true
+  }
+}
+
+function isDigit(byte: number): boolean {
+  return byte >= ZERO && byte <= NINE
+}
+
+/** @returns the place past an escape whose backslash is before `at`; -1 if it is none */
+function escapeEnd(bytes: Uint8Array, at: number, end: number): number {
+  if (at >= end) return -1
+  switch (bytes[at]) {
+    case QUOTE:
+    case BACKSLASH:
+    case 0x2f:
+    case 0x62:
+    case 0x66:
+    case 0x6e:
+    case 0x72:
+    case 0x74:
+      return at + 1
+    case 0x75: {
+      if (at + 5 > end) return -1
+      for (let i = at + 1; i < at + 5; i++) {
+        const byte = bytes[i] as number
+        const letter = byte | 0x20
+        if (!isDigit(byte) && (letter < 0x61 || letter > 0x66)) return -1
+      }
+      return at + 5
+    }
+    default:
+      return -1
+  }
+}
