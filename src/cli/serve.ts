@@ -1,4 +1,5 @@
 /** `weir serve`: the router, until it is told to stop. */
+import type { AddressInfo } from 'node:net'
 import { parseArgs } from 'node:util'
 import pino, { type Logger } from 'pino'
 import { assumedConfig } from '../config/assumed.js'
@@ -21,6 +22,7 @@ Runs the router until SIGTERM or SIGINT: then takes no new requests, lets open s
 and exits 0. A second signal ends it at once.
 
   -c, --config FILE   config, by default config/weir.yaml
+  --replicas P=URL,…  replicas of pool P in place of the file's; repeat it for other pools
   --upstream URL      no config: route to this server (repeat it for more replicas of it), with classes chat and
                       agent as assumed from public traces; its models are asked of its /v1/models
   --upstream-key KEY  credential for --upstream; by default $UPSTREAM_API_KEY
@@ -43,6 +45,7 @@ export const serve: Command = {
       options: {
         config: { type: 'string', short: 'c' },
         upstream: { type: 'string', multiple: true },
+        replicas: { type: 'string', multiple: true },
         'upstream-key': { type: 'string' },
         host: { type: 'string' },
         port: { type: 'string' },
@@ -57,7 +60,8 @@ export const serve: Command = {
       return 1
     }
     const listen = portsOf(values, io)
-    if (listen === undefined) return 1
+    const replicas = replicasOf(values.replicas ?? [], io)
+    if (listen === undefined || replicas === undefined) return 1
     if (values.upstream !== undefined && values.config !== undefined) {
       io.err('--upstream and --config exclude each other: name the replicas in the config file instead\n')
       return 1
@@ -65,7 +69,7 @@ export const serve: Command = {
     const key = values['upstream-key'] ?? io.env['UPSTREAM_API_KEY']
     const loaded =
       values.upstream === undefined
-        ? load(values.config ?? defaultFile(), io.env, listen)
+        ? load(values.config ?? defaultFile(), io.env, { ...listen, replicas })
         : await fromUpstreams(values.upstream, key, listen, io)
     if (loaded === undefined) return 1
     if (loaded.ok === undefined) {
@@ -97,6 +101,19 @@ function portsOf(flags: PortFlags, io: Io) {
     listen: { ...(host !== undefined && { host }), ...(port !== undefined && { port: Number(port) }) },
     admin: { ...(adminPort !== undefined && { port: Number(adminPort) }) },
   }
+}
+
+function replicasOf(flags: readonly string[], io: Io): Record<string, string[]> | undefined {
+  const replicas: Record<string, string[]> = {}
+  for (const flag of flags) {
+    const [, pool, urls] = /^([^=]+)=(.+)$/.exec(flag) ?? []
+    if (pool === undefined || urls === undefined) {
+      io.err(`--replicas: got ${flag}; allowed: POOL=URL,URL, such as main=http://127.0.0.1:8000\n`)
+      return undefined
+    }
+    replicas[pool] = urls.split(',')
+  }
+  return replicas
 }
 
 async function fromUpstreams(
@@ -132,6 +149,8 @@ async function runUntilStopped(
     return 1
   }
   if (!quiet) io.err(greeting(config, weir, assumed))
+  // Whoever forked it wants to know where it listens.
+  process.send?.({ data: urlOf(weir.data), admin: urlOf(weir.admin) })
   const signal = await nextSignal()
   log.info({ signal }, 'draining: no new requests, open streams go on')
   const second = nextSignal()
@@ -142,22 +161,20 @@ async function runUntilStopped(
   return 0
 }
 
-function nextSignal(): Promise<NodeJS.Signals> {
+/** SIGTERM, SIGINT, or the end of the process that forked this one. */
+function nextSignal(): Promise<string> {
   return new Promise(resolve => {
-    const took = (signal: NodeJS.Signals) => {
-      process.off('SIGTERM', took)
-      process.off('SIGINT', took)
-      resolve(signal)
-    }
-    process.on('SIGTERM', took)
-    process.on('SIGINT', took)
+    for (const signal of ['SIGTERM', 'SIGINT', 'disconnect']) process.once(signal, () => resolve(signal))
   })
 }
 
+function urlOf({ address, port }: AddressInfo): string {
+  return `http://${address.includes(':') ? `[${address}]` : address}:${port}`
+}
+
 function greeting(config: Resolved, weir: Weir, assumed: boolean): string {
-  const host = (address: string) => (address.includes(':') ? `[${address}]` : address)
-  const data = `http://${host(weir.data.address)}:${weir.data.port}`
-  const admin = `http://${host(weir.admin.address)}:${weir.admin.port}`
+  const data = urlOf(weir.data)
+  const admin = urlOf(weir.admin)
   const lines = [`Weir listens on ${data}/v1; metrics are at ${admin}/metrics.`]
   const { classes, pools } = config.policy
   const model = pools.find(pool => pool.model !== undefined)?.model ?? 'MODEL'

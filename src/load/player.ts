@@ -27,6 +27,8 @@ export type Arrivals =
   | {
       readonly kind: 'sessions'
       readonly startsPerSecond: number
+      /** Sessions under way when the play begins: their next calls come spread over the first 5 s. Default none. */
+      readonly atStart?: number
       readonly thinkDivisor: number
       readonly sessions: readonly AgentSession[]
     }
@@ -62,6 +64,8 @@ export interface PlayOptions {
   readonly onRecord: (record: PlayRecord) => void
 }
 
+/** Over this time sessions that were under way send their next calls. */
+const EARLY_MS: Ms = 5000
 const FAILURE_PAUSE_MS: Ms = 1000
 const ABORT_WITHIN_MS: Ms = 2000
 /** Node fires a longer timer at once; a rate of 0 plans its first arrival at infinity. */
@@ -169,7 +173,8 @@ export class Player {
         return
       case 'sessions': {
         let played = 0
-        this.#openLoop(poissonTimes(arrivals.startsPerSecond, fork(lane.rng)), lateMs => {
+        const starts = poissonTimes(arrivals.startsPerSecond, fork(lane.rng), arrivals.atStart)
+        this.#openLoop(starts, lateMs => {
           const session = pick(arrivals.sessions, lane.rng)
           const entry = Math.floor(lane.rng.next() * session.calls.length)
           this.#session(child(lane, played++), session, entry, arrivals.thinkDivisor, lateMs)
@@ -309,9 +314,13 @@ function pauseMs(record: PlayRecord, thinkMs: Ms): Ms {
   return record.outcome === 'complete' ? thinkMs : Math.max(thinkMs, record.retryAfterMs ?? FAILURE_PAUSE_MS)
 }
 
-function* poissonTimes(perSecond: number, rng: Rng): Generator<Ms, undefined> {
+/** @param early  so many more arrive spread evenly over the first `EARLY_MS` */
+function* poissonTimes(perSecond: number, rng: Rng, early = 0): Generator<Ms, undefined> {
+  let given = 0
   for (let at = 0; ; ) {
     at += (-Math.log(1 - rng.next()) / perSecond) * 1000
+    for (; given < early && ((given + 0.5) / early) * EARLY_MS < at; given++)
+      yield ((given + 0.5) / early) * EARLY_MS
     yield at
   }
 }

@@ -429,3 +429,14 @@ t.test('a player stopped before it plays sends nothing', async t => {
   await player.play()
   t.equal(player.sent, 0)
 })
+
+t.test('sessions that were under way send their next calls within the first seconds', async t => {
+  const calls = [{ inputTokens: 10, outputTokens: 1, thinkMs: 0, ids: [] }]
+  const sessions = [{ id: 's', calls }]
+  const traffic: Traffic = {
+    ...once(),
+    arrivals: { kind: 'sessions', startsPerSecond: 0, atStart: 5, thinkDivisor: 20, sessions },
+  }
+  const { records } = await play(t, response => answer(response, 1), traffic, { durationMs: 5100 })
+  t.equal(records.length, 5)
+})
