@@ -49,7 +49,7 @@ export function startExchange(
   const bodyAt = context.clock.now()
   const { headers } = request
   if (mediaType(headers['content-type']) !== 'application/json') {
-    throw badRequest('Send the body as JSON, with the header "content-type: application/json".')
+    throw notJson()
   }
   if (headers['content-encoding'] !== undefined && headers['content-encoding'] !== 'identity') {
     throw badRequest('Send the body as it is, without content-encoding.')
@@ -92,6 +92,11 @@ export function pathOf(url: string | undefined): string {
 /** The client's own id where it can stand in a log line, else a new one. */
 export function requestId(given: string | readonly string[] | undefined): string {
   return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : randomUUID()
+}
+
+/** The answer to a body of another media type, or of none. */
+export function notJson(): Refusal {
+  return badRequest('Send the body as JSON, with the header "content-type: application/json".')
 }
 
 function badRequest(message: string): Refusal {

@@ -81,6 +81,8 @@ export class Exchange implements Outlet, Timed {
   why: DispatchReason | undefined
   /** Time spent in Weir's queue so far. */
   queuedMs: Ms = 0
+  /** It is in Weir's queue, or was. */
+  queued = false
   readonly down: Downstream
   private phase: Phase = OPEN
   private timeouts: Timeouts
@@ -116,6 +118,7 @@ export class Exchange implements Outlet, Timed {
     this.queuedAt = decision.kind === 'queue' ? now : undefined
     switch (decision.kind) {
       case 'queue':
+        this.queued = true
         return
       case 'dispatch': {
         const wire = config.pools[decision.pool]!

@@ -20,7 +20,7 @@ export function ownHead(exchange: Exchange): string[] {
   if (attempt !== undefined && why !== undefined) {
     head.push('x-weir-pool', pools[attempt.wire.id]!.name, 'x-weir-decision', why)
     timing.push(`upstream;dur=${(context.clock.now() - attempt.sentAt).toFixed(1)}`)
-  } else head.push('x-weir-decision', 'queued')
+  } else if (exchange.queued) head.push('x-weir-decision', 'queued')
   head.push('server-timing', timing.join(', '))
   // Buffering by a proxy in front would undo the streaming.
   if (facts.stream) head.push('cache-control', 'no-cache, no-transform', 'x-accel-buffering', 'no')

@@ -1,12 +1,13 @@
 /** The data port: builds fastify from a config and a policy, and walks each request to its exchange. */
 
-import type { AddressInfo } from 'node:net'
+import type { ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
 import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify'
 import type { ClassId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
-import { type Caller, MEASURED, Refusal, requestId, startExchange } from './chat.js'
+import { type Caller, MEASURED, notJson, Refusal, requestId, startExchange } from './chat.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
 import type { ModelList } from './models.js'
 
@@ -40,8 +41,10 @@ declare module 'fastify' {
 export function dataServer(options: ServerOptions): DataServer {
   const { config, clock, models } = options
   const open = new Set<Exchange>()
-  /** Requests taken whose answer is not out, those whose body is on its way included. */
-  let unanswered = 0
+  /** Requests taken whose answer is not out, those whose body is on its way included, by their connection. */
+  const unanswered = new Map<Socket, ServerResponse>()
+  /** Connections whose last bytes are not HTTP. */
+  const garbled = new WeakSet<Socket>()
   let draining = false
   let emptied: (() => void) | undefined
   const context: ExchangeContext = {
@@ -64,9 +67,13 @@ export function dataServer(options: ServerOptions): DataServer {
     routerOptions: { ignoreTrailingSlash: false, maxParamLength: 200 },
     http: { maxHeaderSize: config.limits.headers },
     clientErrorHandler(error, socket) {
+      const response = unanswered.get(socket)
+      // A connection that breaks, or ends in mid-request, is no bad request: its request, if any, knows what that means.
+      const garbage = error.code?.startsWith('HPE_') === true && error.code !== 'HPE_INVALID_EOF_STATE'
+      if (!garbage || !socket.writable || response?.headersSent) return socket.destroy(error)
+      garbled.add(socket)
       const answer: Answer = { code: 'weir_bad_request', message: 'The request is not valid HTTP/1.1.' }
-      options.early('client_error', answer, requestId(undefined))
-      if (!socket.writable || error.code === 'ECONNRESET') return socket.destroy(error)
+      if (response === undefined) options.early('client_error', answer, requestId(undefined))
       const body = bodyOf(answer)
       const status =
         error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
@@ -87,9 +94,11 @@ export function dataServer(options: ServerOptions): DataServer {
       const message = 'This router is shutting down and takes no new requests. Retry in 1 s.'
       throw new Refusal({ code: 'weir_draining', message, retryAfterMs: 1000 }, ['connection', 'close'])
     }
-    unanswered++
+    const { socket } = request.raw
+    unanswered.set(socket, reply.raw)
     reply.raw.once('close', () => {
-      if (--unanswered === 0) emptied?.()
+      if (unanswered.get(socket) === reply.raw) unanswered.delete(socket)
+      if (unanswered.size === 0) emptied?.()
     })
     if (request.is404) return
     const key = config.keys === undefined ? undefined : keyOf(request.headers, config.keys)
@@ -132,7 +141,7 @@ export function dataServer(options: ServerOptions): DataServer {
     const refusal = refusalOf(error, config.limits.body)
     if (refusal.answer.code === 'weir_internal') options.fault(error, id)
     // A client that breaks off in mid-body is no longer there to be told.
-    const left = request.raw.destroyed && !request.raw.complete
+    const left = request.raw.destroyed && !request.raw.complete && !garbled.has(request.raw.socket)
     if (isMeasured(request)) {
       const { code } = refusal.answer
       options.early(
@@ -161,7 +170,7 @@ export function dataServer(options: ServerOptions): DataServer {
     },
     drain() {
       draining = true
-      if (unanswered === 0) return Promise.resolve()
+      if (unanswered.size === 0) return Promise.resolve()
       return new Promise(resolve => {
         emptied = resolve
       })
@@ -194,6 +203,7 @@ function refusalOf(error: Error & { statusCode?: number; code?: string }, bodyLi
     const message = `The body is larger than this router takes: ${bodyLimit} bytes (limits.body).`
     return new Refusal({ code: 'weir_too_large', message }, ['connection', 'close'])
   }
+  if (error.statusCode === 415) return notJson()
   if (error.statusCode !== undefined && error.statusCode < 500) {
     return new Refusal({
       code: 'weir_bad_request',
