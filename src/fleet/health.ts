@@ -2,10 +2,10 @@
 import type { Ms } from '../time.js'
 
 /** Failures in a row that eject a replica. */
-export const EJECT_AFTER = 5
+const EJECT_AFTER = 5
 /** How long at first; each failed trial doubles it. */
-export const EJECT_MS: Ms = 5_000
-export const EJECT_MAX_MS: Ms = 60_000
+const EJECT_MS: Ms = 5_000
+const EJECT_MAX_MS: Ms = 60_000
 
 /**
  * up     takes requests; `row` failures since its last answer
