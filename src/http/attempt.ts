@@ -51,6 +51,8 @@ export class Attempt implements AnswerHandler {
   private retriedWithout = false
   private lastByteAt: Ms = 0
   private pausedAt: Ms | undefined
+  /** `between`, where the upstream's last bytes are kept from the client. */
+  private betweenAtEnd: boolean | undefined
 
   constructor(
     private readonly exchange: Exchange,
@@ -107,7 +109,7 @@ export class Attempt implements AnswerHandler {
 
   /** What the client has got ends between two events. */
   get between(): boolean {
-    return this.answer.kind !== 'events' || this.answer.meter.between
+    return this.betweenAtEnd ?? (this.answer.kind !== 'events' || this.answer.meter.between)
   }
 
   /** Head for the client, once the upstream's head of an event stream is here. */
@@ -165,16 +167,20 @@ export class Attempt implements AnswerHandler {
       return
     }
     if (answer.kind === 'events') {
-      answer.meter.end(now)
-      this.relay(answer.meter, answer.headers, now)
-      if (!this.over) this.streamEnded(answer.meter)
+      const { meter } = answer
+      const { between } = meter
+      meter.end(now)
+      // The half of an event that nobody can read is no use to the client either.
+      if (meter.partial) this.betweenAtEnd = between
+      else this.relay(meter, answer.headers, now)
+      if (!this.over) this.streamEnded(meter)
       return
     }
     if (!exchange.down.committed) exchange.down.commit(answer.status, this.clientHead(answer.headers, true))
     if (answer.kind === 'refusal') exchange.finish(answer.ending, undefined)
     else {
-      const { progress, failed } = answer.json.end(now)
-      exchange.finish(failed ? 'upstreamError' : 'complete', progress)
+      const { progress, ending } = answer.json.end(now)
+      exchange.finish(ending, progress)
     }
     exchange.endClient()
   }

@@ -1,4 +1,5 @@
 /** An answer that is one JSON body: passed on as it comes, and read at its end for usage. */
+import type { Ending } from '../policy/decision.js'
 import type { Progress } from '../slo/latency.js'
 import { readAnswer } from '../sse/marks.js'
 import type { Ms } from '../time.js'
@@ -17,10 +18,10 @@ export class JsonAnswer {
   }
 
   /** @param now  when the last byte came */
-  end(now: Ms): { readonly progress: Progress; readonly failed: boolean } {
+  end(now: Ms): { readonly progress: Progress; readonly ending: Ending['kind'] } {
     const body = this.length > this.limit ? undefined : readAnswer(Buffer.concat(this.chunks))
     return {
-      failed: body?.error ?? false,
+      ending: body?.error === true ? 'upstreamError' : body?.aborted === true ? 'truncated' : 'complete',
       progress: {
         streamed: false,
         firstEvent: undefined,

@@ -29,17 +29,25 @@ export function ownHead(exchange: Exchange): string[] {
 
 export function refusalAnswer(reason: RefuseReason, ticket: Ticket, config: Resolved): Answer {
   const { classes, pools } = config.policy
-  const cls = ticket.cls === undefined ? undefined : classes[ticket.cls]
   if (reason === 'class_not_allowed') {
-    const allowed = (ticket.facts.key?.classes ?? []).map(id => classes[id]!.name)
+    const { askedClass, key } = ticket.facts
+    const allowed = (key?.classes ?? []).map(id => classes[id]!.name)
     return {
       code: 'weir_unauthorized',
-      message: `This key may not ask for class ${cls?.name ?? ''}. It may ask for: ${allowed.join(', ') || 'none'}.`,
+      message: `This key may not ask for class ${classes[askedClass!]!.name}. It may ask for: ${allowed.join(', ') || 'none'}.`,
     }
   }
-  const models = new Set((cls?.pools ?? []).map(id => pools[id]!.model).filter(model => model !== undefined))
+  if (ticket.cls === undefined) {
+    const names = classes.map(({ name }) => name).join(', ')
+    return {
+      code: 'weir_unknown_route',
+      message: `No route of this router takes this request. Name a class, by the path /CLASS/v1 or the header x-weir-class: ${names}.`,
+    }
+  }
+  const cls = classes[ticket.cls]!
+  const models = new Set(cls.pools.map(id => pools[id]!.model).filter(model => model !== undefined))
   return {
     code: 'weir_unknown_route',
-    message: `No pool of class ${cls?.name ?? ''} serves this model. Set "model" to one of: ${[...models].join(', ')}.`,
+    message: `No pool of class ${cls.name} serves this model. Set "model" to one of: ${[...models].join(', ')}.`,
   }
 }

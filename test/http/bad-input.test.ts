@@ -6,7 +6,7 @@ import { TOLD } from '../fixtures/events.js'
 import { HDR, startUpstream, type Upstream } from '../fixtures/upstream.js'
 import { AGENT, CHAT, configData, startTestWeir, type TestWeir } from '../fixtures/weir.js'
 
-type Test = typeof t
+type Test = Parameters<typeof startUpstream>[0]
 
 /** A Weir whose upstream would answer anything. */
 async function start(t: Test, over: object = {}): Promise<{ weir: TestWeir; upstream: Upstream }> {
