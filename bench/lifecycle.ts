@@ -1,5 +1,6 @@
 /** Random request lifecycles through the policy door, with ends in every state, beside a plain model of what is open. */
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -417,7 +418,7 @@ class World {
   }
 }
 
-/** `node … bench/lifecycle.ts [lifecycles] [seed]`; with `--write` the table goes to results/. */
+/** `bench/lifecycle.ts [lifecycles] [seed]`; with `--write` the table goes to results/ as well. */
 function main(args: readonly string[]): void {
   const [lifecycles = 1_000_000, seed = 1] = args.filter(arg => !arg.startsWith('--')).map(Number)
   runLifecycles({ seed: seed + 1, lifecycles: 20_000, checkEvery: 1000 })
@@ -427,6 +428,7 @@ function main(args: readonly string[]): void {
   const sorted = report.arriveMs.toSorted((a, b) => a - b)
   const us = (share: number): string =>
     ((sorted[Math.floor(share * (sorted.length - 1))] ?? 0) * 1000).toFixed(2)
+  const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim()
   const table = [
     '# Random lifecycles through the policy door',
     '',
@@ -442,7 +444,8 @@ function main(args: readonly string[]): void {
     ...Object.entries(report.decisions).map(([kind, count]) => `| decisions: ${kind} | ${count} |`),
     ...Object.entries(report.verdicts).map(([verdict, count]) => `| verdicts: ${verdict} | ${count} |`),
     '',
-    `Command: \`bench/lifecycle.ts ${lifecycles} ${seed}\`. Node ${process.version}, ${cpus()[0]?.model ?? 'unknown CPU'}.`,
+    `Command: \`node --import @tapjs/typescript/import bench/lifecycle.ts ${lifecycles} ${seed} --write\`; after commit ${commit};`,
+    `Node ${process.version}, ${cpus()[0]?.model ?? 'unknown CPU'}.`,
     '',
   ].join('\n')
   process.stdout.write(table)
