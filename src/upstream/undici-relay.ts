@@ -23,9 +23,13 @@ const DEAD_REUSED = Symbol('dead reused socket')
 
 /** Bytes each socket had read when its latest request was sent. */
 const readBefore = new WeakMap<Socket, number>()
+/** The call whose request undici writes next: it does so in the same breath as `onRequestStart`. */
+let starting: UndiciCall | undefined
 diagnostics.subscribe('undici:client:sendHeaders', message => {
   const { socket } = message as { readonly socket: Socket }
   readBefore.set(socket, socket.bytesRead)
+  starting?.goesOutOn(socket)
+  starting = undefined
 })
 
 /** Below the 5 s after which uvicorn (vLLM, SGLang) closes idle connections. */
@@ -87,6 +91,8 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   private answered = false
   private within = false
   private fresh: Client | undefined
+  /** While the request is on it. */
+  private socket: Socket | undefined
 
   constructor(
     private readonly target: Target,
@@ -99,8 +105,15 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   abort(): void {
     if (this.aborted) return
     this.aborted = true
-    this.controller?.abort(new Error('aborted'))
-    this.closeFresh()
+    // After an abort by its controller undici connects anew, for nobody: with some engines that takes a worker.
+    if (this.socket === undefined) this.controller?.abort(new Error('aborted'))
+    else this.socket.destroy(new Error('aborted'))
+    this.ended()
+  }
+
+  /** undici sends the request on this socket. */
+  goesOutOn(socket: Socket): void {
+    this.socket = socket
   }
 
   resume(): void {
@@ -125,8 +138,12 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.controller = controller
-    if (this.aborted) controller.abort(new Error('aborted'))
-    else this.sent = true
+    if (this.aborted) {
+      controller.abort(new Error('aborted'))
+      return
+    }
+    this.sent = true
+    starting = this
   }
 
   onResponseStart(controller: Dispatcher.DispatchController, status: number): void {
@@ -145,11 +162,12 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   }
 
   onResponseEnd(): void {
-    this.closeFresh()
+    this.ended()
     if (!this.aborted) this.handler.end()
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
+    this.socket = undefined
     if (this.aborted) return
     if (this.within) {
       queueMicrotask(() => this.onResponseError(_controller, error))
@@ -169,12 +187,14 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
       this.dispatch(this.fresh)
       return
     }
-    this.closeFresh()
+    this.ended()
     this.aborted = true
     this.handler.broke(this.failureOf(error))
   }
 
-  private closeFresh(): void {
+  /** The pool's socket is its next request's from now on; one of its own is closed. */
+  private ended(): void {
+    this.socket = undefined
     this.fresh?.destroy().catch(() => undefined)
   }
 
