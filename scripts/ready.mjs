@@ -81,7 +81,8 @@ function npmCi(stdio) {
 
 /**
  * Waits for a child, passing on the signals that it would not get by itself. In a terminal Ctrl-C reaches every
- * process of the foreground, so SIGINT is passed on only where there is no terminal.
+ * process of the foreground, so SIGINT is passed on only where there is no terminal. npm gives a SIGTERM to the shell
+ * between it and this process, which dies of it and tells nobody: then this process has another parent.
  * @returns its exit code and signal, one of them null; `error` when it could not be started
  */
 function ended(child) {
@@ -90,10 +91,17 @@ function ended(child) {
   }
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP']
   for (const signal of signals) process.on(signal, forward)
+  const parent = process.ppid
+  const orphaned = setInterval(() => {
+    if (process.ppid === parent || !process.env['npm_lifecycle_event']) return
+    clearInterval(orphaned)
+    child.kill('SIGTERM')
+  }, 500)
   return new Promise(resolve => {
     child.once('error', error => resolve({ code: null, signal: null, error }))
     child.once('exit', (code, signal) => resolve({ code, signal }))
   }).then(result => {
+    clearInterval(orphaned)
     for (const signal of signals) process.off(signal, forward)
     return result
   })

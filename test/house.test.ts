@@ -28,12 +28,19 @@ interface Ended {
   readonly err: string
 }
 
-/** Runs Node on a script. `PATH` holds only what the test put there. `signalAt`: a signal, once stdout has the text. */
-function node(
+const node = (args: readonly string[], options: Parameters<typeof run>[2]) =>
+  run(process.execPath, args, options)
+
+/**
+ * Runs a program until it and all that writes to its stdout have ended. `PATH` holds only what the test put there.
+ * `signalAt`: a signal for the program, once stdout has the text.
+ */
+function run(
+  program: string,
   args: readonly string[],
   options: { cwd: string; env?: Record<string, string>; signalAt?: readonly [string, NodeJS.Signals] },
 ): Promise<Ended> {
-  const child = spawn(process.execPath, args, {
+  const child = spawn(program, args, {
     cwd: options.cwd,
     env: { HOME: options.cwd, PATH: '', ...options.env },
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -68,13 +75,13 @@ fs.mkdirSync('dist/cli', { recursive: true })
 fs.copyFileSync('src/main.txt', 'dist/cli/main.js')
 fs.utimesSync('dist/cli/main.js', new Date(), new Date())
 `
-const PROGRAM = `console.log('program', ...process.argv.slice(2))
-if (process.env.DIE) process.kill(process.pid, 'SIGKILL')
-else if (process.env.STAY) {
-  const timer = setInterval(() => {}, 1000)
+const PROGRAM = `if (process.env.STAY) {
+  setInterval(() => {}, 1000)
   for (const signal of ['SIGINT', 'SIGTERM'])
     process.once(signal, () => setTimeout(() => (console.log('ended by', signal), process.exit(5)), 50))
 } else process.exitCode = 7
+console.log('program', ...process.argv.slice(2))
+if (process.env.DIE) process.kill(process.pid, 'SIGKILL')
 `
 const lock = (version: string): string =>
   JSON.stringify({
@@ -200,12 +207,22 @@ t.test('ready.mjs refuses a Node that is too old, before anything else', async t
 })
 
 t.test('signals go through ready.mjs, and it waits for the end', async t => {
-  const { ready } = project(t.testdir(TREE))
+  const { dir, ready } = project(t.testdir(TREE))
   await ready(['test'])
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     const ended = await ready(['start'], { STAY: '1' }, ['program', signal])
     t.same([ended.out, ended.code], [`program demo\nended by ${signal}\n`, 5])
   }
+  const npm = await run('/bin/sh', ['-c', `${process.execPath} scripts/ready.mjs start; true`], {
+    cwd: dir,
+    env: { STAY: '1', npm_lifecycle_event: 'start' },
+    signalAt: ['program', 'SIGTERM'],
+  })
+  t.equal(
+    npm.out,
+    'program demo\nended by SIGTERM\n',
+    'a shell of npm that died of its signal leaves nothing behind',
+  )
   t.equal(
     (await ready(['start'], { DIE: '1' })).signal,
     'SIGKILL',
@@ -224,18 +241,18 @@ t.test('test.mjs closes with the counts, names what failed, and exits by them', 
       ...tap('bad.test.mjs', "t.test('the sum', t => { t.equal(1, 2, 'is right'); t.end() })"),
     },
   })
-  const run = (...args: string[]) =>
+  const tests = (...args: string[]) =>
     node([join(root, 'scripts/test.mjs'), '--disable-coverage', '--jobs=1', ...args], {
       cwd: dir,
       env: { PATH: process.env['PATH'] ?? '' },
     })
-  const good = await run('test/good.test.mjs')
+  const good = await tests('test/good.test.mjs')
   t.match(good.out, /\n1 skipped\n1 passed, 0 failed\n$/)
   t.equal(good.code, 0)
-  const both = await run('test/good.test.mjs', 'test/bad.test.mjs')
+  const both = await tests('test/good.test.mjs', 'test/bad.test.mjs')
   t.match(both.out, /\nfailed: .*the sum > is right\n1 skipped\n1 passed, 1 failed\n$/)
   t.equal(both.code, 1)
-  const none = await run('test/none.test.mjs')
+  const none = await tests('test/none.test.mjs')
   t.match(none.out, /\n0 passed, 0 failed\n$/)
   t.equal(none.code, 1, 'no test at all is a failure')
 })
