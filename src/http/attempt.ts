@@ -11,9 +11,13 @@ import { HOLD_LIMIT } from './downstream.js'
 import type { Exchange } from './exchange.js'
 import { headerOf, mediaType, requestHeaders, responseHeaders } from './headers.js'
 import { JsonAnswer } from './json-answer.js'
+import { LateRefusal } from './late-refusal.js'
 import { ownHead } from './own-head.js'
 
-/** What the upstream is sending. `refusal` is an error answer of its own, which goes on to the client as it is. */
+/**
+ * What the upstream is sending. `refusal` is an error answer of its own, which goes on to the client as it is; `late`
+ * is one that comes after the head of a stream, and goes on as an event.
+ */
 type Answer =
   | { readonly kind: 'none' }
   | { readonly kind: 'events'; readonly meter: Meter; readonly headers: readonly string[] }
@@ -28,6 +32,12 @@ type Answer =
       readonly ending: 'clientError' | 'upstreamError'
       readonly status: number
       readonly headers: readonly string[]
+    }
+  | {
+      readonly kind: 'late'
+      readonly ending: 'clientError' | 'upstreamError'
+      readonly status: number
+      readonly refusal: LateRefusal
     }
 
 /** Whom an attempt waits for, and since when: which of the clocks runs. */
@@ -154,6 +164,10 @@ export class Attempt implements AnswerHandler {
       answer.meter.push(chunk, now)
       return this.relay(answer.meter, answer.headers, now)
     }
+    if (answer.kind === 'late') {
+      answer.refusal.push(chunk)
+      return true
+    }
     if (answer.kind === 'json') answer.json.push(chunk)
     if (!down.committed) down.commit(answer.status, this.clientHead(answer.headers, true))
     return this.flow(down.writeAll([chunk]), now)
@@ -176,6 +190,17 @@ export class Attempt implements AnswerHandler {
       if (!this.over) this.streamEnded(meter)
       return
     }
+    if (answer.kind === 'late') {
+      const { ending, status, refusal } = answer
+      const message = `The upstream answered ${status}.`
+      exchange.stop(
+        ending,
+        { code: 'weir_upstream_error', message, event: refusal.event },
+        undefined,
+        message,
+      )
+      return
+    }
     if (!exchange.down.committed) exchange.down.commit(answer.status, this.clientHead(answer.headers, true))
     if (answer.kind === 'refusal') exchange.finish(answer.ending, undefined)
     else {
@@ -194,7 +219,7 @@ export class Attempt implements AnswerHandler {
         { kind: 'refused', detail },
         { code: 'weir_connect_timeout', message, retryAfterMs: 1000 },
       )
-    } else if (answer.kind === 'events' && (answer.meter.done || exchange.down.committed)) {
+    } else if (this.counted || (answer.kind !== 'none' && exchange.down.committed)) {
       this.broken({ kind, detail })
     } else exchange.attemptFailed({ kind, detail })
   }
@@ -269,12 +294,9 @@ export class Attempt implements AnswerHandler {
   }
 
   private passOn(status: number, headers: readonly string[], ending: 'clientError' | 'upstreamError'): void {
-    const { exchange } = this
-    if (exchange.down.committed) {
-      exchange.stop(ending, { code: 'weir_upstream_error', message: `The upstream answered ${status}.` })
-      return
-    }
-    this.answer = { kind: 'refusal', ending, status, headers }
+    this.answer = this.exchange.down.committed
+      ? { kind: 'late', ending, status, refusal: new LateRefusal() }
+      : { kind: 'refusal', ending, status, headers }
   }
 
   /** Lines for the client, as they are now: `server-timing` ends at the commit. */

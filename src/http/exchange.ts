@@ -198,10 +198,12 @@ export class Exchange implements Outlet, Timed {
     if (this.phase.kind !== 'open') return
     const { attempt } = this
     attempt?.abort()
+    // Before the commit the client had nothing of it: what an attempt held and lost is no answer to be timed.
+    const progress = this.down.committed ? attempt?.progress : undefined
     // One JSON body cannot carry an error event: break it off, so that nobody takes it for whole.
     if (this.down.committed && attempt?.sendsJson) this.down.destroy()
     else this.down.fail(answer, attempt?.between ?? true, ownHead(this))
-    this.finish(ending, attempt?.progress, failure, answer.code, detail)
+    this.finish(ending, progress, failure, answer.code, detail)
   }
 
   /** The answer came to its end: closes the ticket, once. */
@@ -215,9 +217,11 @@ export class Exchange implements Outlet, Timed {
     if (this.phase.kind !== 'open' || this.ticket === undefined) return
     this.phase = CLOSED
     const { driver, clock } = this.context
+    const now = clock.now()
+    if (this.queuedAt !== undefined) this.queuedMs += now - this.queuedAt
     const closing: Ending =
       failure === undefined ? { kind: ending, progress } : { kind: ending, progress, failure }
-    this.close(driver.finish(this.ticket, closing, clock.now()), ending, code, detail)
+    this.close(driver.finish(this.ticket, closing, now), ending, code, detail)
   }
 
   /** Complete and counted; waits a little for the end of the upstream's body, so that its socket can be used again. */

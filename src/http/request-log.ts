@@ -63,7 +63,8 @@ export class RequestLog {
         code,
         detail,
         bodyMs: rounded(facts.bodyAt - facts.arrivedAt),
-        queueMs: rounded(judgement.queueMs),
+        // Of one that was never sent: what it waited.
+        queueMs: rounded(judgement.queueMs ?? exchange.queuedMs),
         ttftMs: rounded(judgement.ttftMs),
         upstreamTtftMs: rounded(judgement.upstreamTtftMs),
         tpotMs: rounded(judgement.tpotMs),
