@@ -24,14 +24,20 @@ export interface PoolSpec {
 /** Share of the newest answer in the mean service time, and the mean before there is one. */
 const NEWEST = 0.05
 const SERVICE_MS: Ms = 1_000
+/** Long answers that fill every slot would make a chat wait for one of them to end. */
+const KEPT_SHARE = 0.25
 
 export class Pool {
   readonly spec: PoolSpec
   readonly replicas: readonly Replica[]
+  /** Slots of each replica that requests which can wait leave free for those that cannot. */
+  readonly keptFree: number
   #serviceMs: Ms | undefined
 
-  constructor(spec: PoolSpec) {
+  /** @param shared  classes that wait and classes that do not both use it */
+  constructor(spec: PoolSpec, shared = false) {
     this.spec = spec
+    this.keptFree = shared ? Math.floor(spec.maxInFlight * KEPT_SHARE) : 0
     this.replicas = spec.replicas.map(replica => new Replica(replica, spec.maxInFlight))
   }
 

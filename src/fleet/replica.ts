@@ -29,8 +29,9 @@ export class Replica {
     return this.#prefillTokens
   }
 
-  hasRoom(now: Ms): boolean {
-    return this.#inFlight < this.#maxInFlight && mayTry(this.health, now)
+  /** @param keepFree  slots that are not for this request */
+  hasRoom(now: Ms, keepFree = 0): boolean {
+    return this.#inFlight < this.#maxInFlight - keepFree && mayTry(this.health, now)
   }
 
   /** Counts a request that is sent now. */

@@ -24,8 +24,9 @@ export class Lane {
     this.queue = traffic.queue === undefined ? undefined : new DeadlineQueue<Open>()
   }
 
+  /** For one of those who wait. */
   hasRoom(now: Ms): boolean {
-    return this.pools.some(pool => pool.replicas.some(replica => replica.hasRoom(now)))
+    return this.pools.some(({ replicas, keptFree }) => replicas.some(replica => replica.hasRoom(now, keptFree)))
   }
 
   /** Some replica of it is healthy. */

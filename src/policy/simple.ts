@@ -18,13 +18,13 @@ import type { Policy, PolicySpec, PolicyState } from './policy.js'
 /**
  * Builds the policy. It looks at counts only: a request goes to the home pool's replica with the fewest prompt
  * tokens to prefill that is below its limit, else to the next pool of its class, else it waits where its class
- * waits, else it is shed.
+ * waits, else it is shed. Where both kinds of class share a pool, those that wait leave a quarter of each replica's
+ * slots to those that do not.
  *
  * Whatever is due by time is settled first in every call, so decisions do not depend on how punctual `wake` is.
  *
  * Goes wrong where the limit does not fit: set too high, every stream of a replica gets slow at once and nothing is
- * shed; set too low, room is wasted. It charges nobody for what a long prompt does to running streams. And a class
- * that waits has every slot that comes free, so beside it a class that does not is shed while the queue lasts.
+ * shed; set too low, room is wasted. It charges nobody for what a long prompt does to running streams.
  * @param rng  breaks ties and spreads retries; the same numbers give the same decisions
  */
 export function createPolicy(spec: PolicySpec, rng: Rng): Policy {
@@ -49,7 +49,11 @@ class SimplePolicy implements Policy {
   constructor(spec: PolicySpec, rng: Rng) {
     this.#rng = rng
     this.#classify = compileRoutes(spec.routes)
-    this.#pools = spec.pools.map(pool => new Pool(pool))
+    this.#pools = spec.pools.map(pool => {
+      const users = spec.classes.filter(({ pools }) => pools.includes(pool.id))
+      const waiting = users.filter(({ queue }) => queue !== undefined)
+      return new Pool(pool, waiting.length > 0 && waiting.length < users.length)
+    })
     for (const pool of this.#pools) {
       for (const replica of pool.replicas) this.#replicas[replica.spec.id] = replica
     }
@@ -154,7 +158,7 @@ class SimplePolicy implements Policy {
   #admit(open: Open, now: Ms): Decision {
     const { lane } = open
     if (open.deadline.by === 'client' && now >= open.deadlineAt) return this.#shed(open, 'infeasible', now)
-    const replica = pick(lane.pools, open.tried, now, this.#rng)
+    const replica = pick(lane.pools, open.tried, now, this.#rng, lane.queue !== undefined)
     if (replica !== undefined) {
       const home = replica.spec.pool === lane.pools[0]?.spec.id
       return this.#dispatch(open, replica, home ? 'home' : 'spill', now)
@@ -197,7 +201,7 @@ class SimplePolicy implements Policy {
     const pools = [...open.lane.pools.filter(inPool), ...open.lane.pools.filter(pool => !inPool(pool))]
     const untried = pools.some(pool => pool.replicas.some(({ spec }) => !open.tried.includes(spec.id)))
     if (!untried) return undefined
-    const replica = pick(pools, open.tried, now, this.#rng)
+    const replica = pick(pools, open.tried, now, this.#rng, open.lane.queue !== undefined)
     const again =
       replica === undefined ? this.#enqueue(open, now) : this.#dispatch(open, replica, 'reroute', now)
     if (again !== undefined && counts) {
@@ -214,7 +218,7 @@ class SimplePolicy implements Policy {
       const { pools } = lane
       let replica: Replica | undefined
       const open = lane.queue?.take(({ tried }) => {
-        replica = pick(pools, tried, now, this.#rng)
+        replica = pick(pools, tried, now, this.#rng, true)
         return replica !== undefined
       })
       if (open === undefined || replica === undefined) {

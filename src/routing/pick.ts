@@ -12,6 +12,7 @@ import type { Ms, Rng } from '../time.js'
  * each, and a replica full of them looks as good as its prefill queue.
  * @param pools  in the order they are asked
  * @param tried  replicas that this request may not go to again
+ * @param waits  its class waits in a queue, so it leaves `Pool.keptFree` to those that do not
  * @returns undefined when none has room
  */
 export function pick(
@@ -19,24 +20,26 @@ export function pick(
   tried: readonly ReplicaId[],
   now: Ms,
   rng: Rng,
+  waits = false,
 ): Replica | undefined {
   for (const pool of pools) {
-    const replica = leastLoaded(pool.replicas, tried, now, rng)
+    const replica = leastLoaded(pool, tried, now, rng, waits ? pool.keptFree : 0)
     if (replica !== undefined) return replica
   }
   return undefined
 }
 
 function leastLoaded(
-  replicas: readonly Replica[],
+  pool: Pool,
   tried: readonly ReplicaId[],
   now: Ms,
   rng: Rng,
+  keepFree: number,
 ): Replica | undefined {
   let best: Replica | undefined
   let equals = 1
-  for (const replica of replicas) {
-    if (!replica.hasRoom(now) || tried.includes(replica.spec.id)) continue
+  for (const replica of pool.replicas) {
+    if (!replica.hasRoom(now, keepFree) || tried.includes(replica.spec.id)) continue
     const more = best === undefined ? -1 : compare(replica, best)
     if (more < 0) equals = 1
     if (more < 0 || (more === 0 && rng.next() * ++equals < 1)) best = replica

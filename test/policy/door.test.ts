@@ -491,3 +491,25 @@ t.test(
     t.equal(row.verdicts.good / (row.offered - row.shed), 60 / 90)
   },
 )
+
+t.test('those who can wait leave a quarter of the slots to those who cannot', async t => {
+  const policy = createPolicy(specOf([1], 8), seededRng(1))
+  const kinds = (count: number, cls: number): string[] =>
+    Array.from({ length: count }, () => policy.arrive(ask(0, { askedClass: cls }), 0).decisions[0]!.kind)
+  t.same(kinds(8, 1), [...Array(6).fill('dispatch'), 'queue', 'queue'])
+  const chats = Array.from({ length: 2 }, () => policy.arrive(ask(0), 0))
+  t.same(
+    chats.map(({ decisions }) => decisions[0]?.kind),
+    ['dispatch', 'dispatch'],
+  )
+  t.equal(policy.arrive(ask(0), 0).decisions[0]?.kind, 'shed', 'all eight are taken')
+  const { decisions } = policy.finish(chats[0]!.ticket, complete(stream(0, 0, 1)), 1)
+  t.same(decisions, [], 'what a chat leaves is not for the queue')
+  t.equal(policy.arrive(ask(2), 2).decisions[0]?.kind, 'dispatch')
+})
+
+t.test('a class that has its pool for itself may fill it, whether it waits or not', async t => {
+  const policy = createPolicy(specOf([1], 8, { classes: [chat, { ...agent, pools: [] }] }), seededRng(1))
+  const kinds = Array.from({ length: 8 }, () => policy.arrive(ask(0), 0).decisions[0]?.kind)
+  t.same(kinds, Array(8).fill('dispatch'))
+})
