@@ -11,7 +11,7 @@ const AGENT_SHARE = 0.2
  * Chat requests a second that one replica of `qwen3-32b` serves with at least 90 % within 500 ms and 40 ms:
  * `bench/demo-capacity.ts` (94 % at 6.5, 89 % at 7; Azure conversations, Poisson, 3 seeds of 600 s).
  */
-export const CHAT_PER_REPLICA = 6.5
+const CHAT_PER_REPLICA = 6.5
 
 /** About what a token takes while the pools are at work, ms: how long a call keeps its session. */
 const TOKEN_MS: Ms = 25

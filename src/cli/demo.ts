@@ -107,16 +107,15 @@ async function play(load: number, durationMs: number, json: boolean, io: Io): Pr
       interrupted = true
       player.stop()
     }
-    process.once('SIGINT', interrupt)
-    process.once('SIGTERM', interrupt)
+    // Kept until the end: a shell may send the signal more than once, and the engines have to be stopped.
+    process.on('SIGINT', interrupt)
+    process.on('SIGTERM', interrupt)
     const started = performance.now()
     const show = async (windowMs: number): Promise<DemoResult> =>
       demoResult(load, summarise(records, BOUNDS, windowMs), await weirClasses(fleet))
     const screen = json ? undefined : liveScreen(io, () => show(performance.now() - started), player)
     const ending = await Promise.race([player.play(), fleet.broken])
     await screen?.stop()
-    process.off('SIGINT', interrupt)
-    process.off('SIGTERM', interrupt)
     if (typeof ending === 'string') {
       io.err(`\n${ending}\n`)
       return 1

@@ -151,9 +151,8 @@ async function runUntilStopped(
   if (!quiet) io.err(greeting(config, weir, assumed))
   // Whoever forked it wants to know where it listens.
   process.send?.({ data: urlOf(weir.data), admin: urlOf(weir.admin) })
-  const signal = await nextSignal()
-  log.info({ signal }, 'draining: no new requests, open streams go on')
-  const second = nextSignal()
+  const { first, second } = stopSignals()
+  log.info({ signal: await first }, 'draining: no new requests, open streams go on')
   await Promise.race([weir.drain(GRACE_MS), second])
   await weir.close()
   log.info('stopped')
@@ -161,11 +160,30 @@ async function runUntilStopped(
   return 0
 }
 
-/** SIGTERM, SIGINT, or the end of the process that forked this one. */
-function nextSignal(): Promise<string> {
-  return new Promise(resolve => {
-    for (const signal of ['SIGTERM', 'SIGINT', 'disconnect']) process.once(signal, () => resolve(signal))
-  })
+/** Shells and npm may pass one Ctrl-C on more than once. */
+const SAME_SIGNAL_MS = 250
+
+/** SIGTERM, SIGINT, or the end of the process that forked this one: the first time, and again. */
+function stopSignals(): { readonly first: Promise<string>; readonly second: Promise<void> } {
+  let firstAt: number | undefined
+  let first: (signal: string) => void = () => undefined
+  let second: () => void = () => undefined
+  for (const signal of ['SIGTERM', 'SIGINT', 'disconnect']) {
+    process.on(signal, () => {
+      const now = performance.now()
+      firstAt ??= now
+      if (now === firstAt) first(signal)
+      else if (now - firstAt > SAME_SIGNAL_MS) second()
+    })
+  }
+  return {
+    first: new Promise(resolve => {
+      first = resolve
+    }),
+    second: new Promise(resolve => {
+      second = resolve
+    }),
+  }
 }
 
 function urlOf({ address, port }: AddressInfo): string {

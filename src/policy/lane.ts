@@ -26,7 +26,9 @@ export class Lane {
 
   /** For one of those who wait. */
   hasRoom(now: Ms): boolean {
-    return this.pools.some(({ replicas, keptFree }) => replicas.some(replica => replica.hasRoom(now, keptFree)))
+    return this.pools.some(({ replicas, keptFree }) =>
+      replicas.some(replica => replica.hasRoom(now, keptFree)),
+    )
   }
 
   /** Some replica of it is healthy. */

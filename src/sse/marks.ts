@@ -10,7 +10,7 @@ export const CHOICE_SLOTS = 129
 const LAST_SLOT = CHOICE_SLOTS - 1
 
 /** Bits of a choice in one event. */
-export const SEEN = 1
+const SEEN = 1
 export const OUTPUT = 2
 export const FINISHED = 4
 
