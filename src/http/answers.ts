@@ -66,6 +66,8 @@ export interface Answer {
   readonly retryAfterMs?: Ms
   /** False where waiting is pointless: the SDKs then do not retry. */
   readonly shouldRetry?: boolean
+  /** In band, the event to send in place of Weir's own: what the upstream itself said. */
+  readonly event?: string | undefined
 }
 
 export function statusOf(answer: Answer): number {
@@ -80,7 +82,7 @@ export function bodyOf(answer: Answer): string {
 
 /** The same as an event for a stream whose head is out already. */
 export function eventOf(answer: Answer): string {
-  return `data: ${bodyOf(answer)}\n\n`
+  return answer.event ?? `data: ${bodyOf(answer)}\n\n`
 }
 
 /** Header lines besides content type and length. */
