@@ -85,7 +85,7 @@ export function startExchange(
   }
 }
 
-export function pathOf(url: string | undefined): string {
+function pathOf(url: string | undefined): string {
   return (url ?? '/').split('?', 1)[0] ?? '/'
 }
 

@@ -44,7 +44,7 @@ export interface Weir {
   close(): Promise<void>
 }
 
-export const processClock: Clock = { now: () => performance.now() }
+const processClock: Clock = { now: () => performance.now() }
 
 /** Starts both listeners; rejects, with nothing left running, when one of them cannot listen. */
 export async function startWeir(options: WeirOptions): Promise<Weir> {
