@@ -1,6 +1,6 @@
 /** Which class, pool and model a request gets, by path, header, body and key; and what /v1/models says. */
 import t from 'tap'
-import { type Answer, type Ask, ask, body } from '../fixtures/client.js'
+import { type Ask, ask, body, errorOf } from '../fixtures/client.js'
 import { JSON_ANSWER, TOLD } from '../fixtures/events.js'
 import { HDR, type Step, startUpstream, type Upstream, WHOLE } from '../fixtures/upstream.js'
 import { AGENT, CHAT, configData, startTestWeir } from '../fixtures/weir.js'
@@ -17,10 +17,6 @@ function engine(t: Test): Promise<Upstream> {
     }
     return streams(request) ? [HDR, TOLD('a', 'b'), 'EOF'] : [WHOLE(200, JSON_ANSWER(5, 2))]
   })
-}
-
-function error(answer: Answer): { readonly code: string; readonly message: string; readonly type: string } {
-  return JSON.parse(answer.text).error
 }
 
 t.test('the data port answers with and without /v1, and under the name of a class', async t => {
@@ -170,7 +166,7 @@ t.test(
     t.equal(JSON.parse(one.text).id, 'alias')
     const none = await ask(weir.url, { method: 'GET', path: '/v1/models/nope', body: '' }).answer
     t.equal(none.status, 404)
-    t.match(error(none), { code: 'weir_unknown_route', message: /See GET \/v1\/models/ })
+    t.match(errorOf(none), { code: 'weir_unknown_route', message: /See GET \/v1\/models/ })
     t.equal(await weir.metric('weir_requests_total'), 0, 'none of them is an arrival')
   },
 )
@@ -183,8 +179,8 @@ t.test('requests that match no route are refused, and are told which classes the
   )
   const answer = await ask(weir.url).answer
   t.equal(answer.status, 404)
-  t.equal(error(answer).code, 'weir_unknown_route')
-  t.match(error(answer).message, /No route .* takes this request.*x-weir-class.*: chat\./)
+  t.equal(errorOf(answer).code, 'weir_unknown_route')
+  t.match(errorOf(answer).message, /No route .* takes this request.*x-weir-class.*: chat\./)
   t.equal((await ask(weir.url, { headers: { 'x-weir-class': 'chat' } }).answer).status, 200)
   await weir.requestLogs(2)
   t.equal(await weir.metric('weir_requests_total', { verdict: 'client_error', class: 'none' }), 1)
@@ -241,7 +237,7 @@ t.test('with keys only their holders come in, and a key says which classes it ma
   for (const headers of shut) {
     const answer = await ask(weir.url, { headers }).answer
     t.equal(answer.status, 401, JSON.stringify(headers))
-    t.match(error(answer), {
+    t.match(errorOf(answer), {
       code: 'weir_unauthorized',
       type: 'authentication_error',
       message: /authorization: Bearer/,
@@ -259,7 +255,7 @@ t.test('with keys only their holders come in, and a key says which classes it ma
   ]
   for (const answer of asked) {
     t.equal(answer.status, 401)
-    t.equal(error(answer).message, 'This key may not ask for class agent. It may ask for: chat.')
+    t.equal(errorOf(answer).message, 'This key may not ask for class agent. It may ask for: chat.')
   }
   const routed = await ask(weir.url, { headers: { 'x-api-key': b }, body: body({ stream: false }) }).answer
   t.equal(routed.headers['x-weir-class'], 'agent', 'by its label')
