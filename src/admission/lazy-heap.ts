@@ -35,6 +35,11 @@ export class LazyHeap<T extends { gone: boolean }> {
     return top
   }
 
+  /** Those that were not dropped, in no order. */
+  all(): T[] {
+    return this.#heap.data.filter(item => !item.gone)
+  }
+
   pop(): T | undefined {
     return this.peek() && this.#heap.pop()
   }

@@ -88,6 +88,11 @@ export class DeadlineQueue<T> {
     return undefined
   }
 
+  /** Everyone who waits, in no order. */
+  all(): Waiting<T>[] {
+    return this.#busy.flatMap(({ heap }) => heap.all())
+  }
+
   #next(lines: readonly Line<T>[]): Line<T> | undefined {
     let best: Line<T> | undefined
     for (const line of lines) if (best === undefined || compare(line, best) < 0) best = line

@@ -30,15 +30,13 @@ class RecentCount {
 }
 
 export class RetryBudget {
-  readonly #share: number
-  readonly #floor: number
+  /** Reroutes over 10 s: `share` of the requests, never fewer than `floor`. */
+  bounds: { readonly share: number; readonly floor: number }
   readonly #requests = new RecentCount()
   readonly #reroutes = new RecentCount()
 
-  /** @param limits  reroutes over 10 s: `share` of the requests, never fewer than `floor` */
-  constructor(limits: { readonly share: number; readonly floor: number }) {
-    this.#share = limits.share
-    this.#floor = limits.floor
+  constructor(bounds: { readonly share: number; readonly floor: number }) {
+    this.bounds = bounds
   }
 
   /** A request is sent for the first time. */
@@ -47,7 +45,8 @@ export class RetryBudget {
   }
 
   allows(now: Ms): boolean {
-    return this.#reroutes.sum(now) + 1 <= Math.max(this.#floor, this.#share * this.#requests.sum(now))
+    const { floor, share } = this.bounds
+    return this.#reroutes.sum(now) + 1 <= Math.max(floor, share * this.#requests.sum(now))
   }
 
   /** A request is sent again. */

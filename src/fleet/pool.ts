@@ -8,6 +8,8 @@ export interface ReplicaSpec {
   readonly pool: PoolId
   /** host:port, the metric label. */
   readonly name: string
+  /** No longer in the config: it ends what it has, and takes nothing new. */
+  readonly retired?: true
 }
 
 export interface PoolSpec {
@@ -19,6 +21,8 @@ export interface PoolSpec {
   /** Requests in flight on one replica, at most, until its speed is known. */
   readonly maxInFlight: number
   readonly gpusPerReplica: number
+  /** No longer in the config. */
+  readonly retired?: true
 }
 
 /** Share of the newest answer in the mean service time, and the mean before there is one. */
@@ -28,17 +32,41 @@ const SERVICE_MS: Ms = 1_000
 const KEPT_SHARE = 0.25
 
 export class Pool {
-  readonly spec: PoolSpec
-  readonly replicas: readonly Replica[]
-  /** Slots of each replica that requests which can wait leave free for those that cannot. */
-  readonly keptFree: number
+  #spec: PoolSpec
+  #replicas: readonly Replica[] = []
+  #keptFree = 0
   #serviceMs: Ms | undefined
 
   /** @param shared  classes that wait and classes that do not both use it */
   constructor(spec: PoolSpec, shared = false) {
-    this.spec = spec
-    this.keptFree = shared ? Math.floor(spec.maxInFlight * KEPT_SHARE) : 0
-    this.replicas = spec.replicas.map(replica => new Replica(replica, spec.maxInFlight))
+    this.#spec = spec
+    this.reconfigure(spec, shared)
+  }
+
+  get spec(): PoolSpec {
+    return this.#spec
+  }
+
+  /** Those in the config. */
+  get replicas(): readonly Replica[] {
+    return this.#replicas
+  }
+
+  /** Slots of each replica that requests which can wait leave free for those that cannot. */
+  get keptFree(): number {
+    return this.#keptFree
+  }
+
+  /** Takes a new spec of the same pool; a replica that stays keeps its counts and its health. */
+  reconfigure(spec: PoolSpec, shared: boolean): void {
+    const kept = new Map(this.#replicas.map(replica => [replica.spec.id, replica]))
+    this.#spec = spec
+    this.#keptFree = shared ? Math.floor(spec.maxInFlight * KEPT_SHARE) : 0
+    this.#replicas = spec.replicas.map(one => {
+      const replica = kept.get(one.id) ?? new Replica(one, spec.maxInFlight)
+      replica.limit = spec.maxInFlight
+      return replica
+    })
   }
 
   serves(model: string): boolean {

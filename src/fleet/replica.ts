@@ -11,13 +11,14 @@ export class Replica {
   health: Health = HEALTHY
   /** Output tokens in one output event, a mean over answers that came with usage. */
   tokensPerMark = 1
-  readonly #maxInFlight: number
+  /** Requests in flight, at most. */
+  limit: number
   #inFlight = 0
   #prefillTokens = 0
 
-  constructor(spec: ReplicaSpec, maxInFlight: number) {
+  constructor(spec: ReplicaSpec, limit: number) {
     this.spec = spec
-    this.#maxInFlight = maxInFlight
+    this.limit = limit
   }
 
   get inFlight(): number {
@@ -31,7 +32,7 @@ export class Replica {
 
   /** @param keepFree  slots that are not for this request */
   hasRoom(now: Ms, keepFree = 0): boolean {
-    return this.#inFlight < this.#maxInFlight - keepFree && mayTry(this.health, now)
+    return this.#inFlight < this.limit - keepFree && mayTry(this.health, now)
   }
 
   /** Counts a request that is sent now. */

@@ -37,7 +37,8 @@ export class Open implements Ticket, Served {
   readonly facts: RequestFacts
   readonly model: string
   readonly route: number
-  readonly lane: Lane
+  /** Changes only while it waits, when the config does. */
+  lane: Lane
   readonly deadline: Deadline
   place: Place = { at: 'nowhere' }
   pool: PoolId | undefined

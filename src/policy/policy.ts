@@ -44,6 +44,11 @@ export interface Policy {
   ): { readonly judgement: Judgement; readonly decisions: readonly Decision[] }
   /** Time passed: queue give-ups, bounds that passed, replicas due for a trial. */
   wake(now: Ms): readonly Decision[]
+  /**
+   * Follows a new config from here on. Ids keep their meaning; what is no longer wanted is `retired`, not missing.
+   * Requests that are under way keep the promise they came under; those that wait do so under the new config.
+   */
+  reconfigure(spec: PolicySpec, now: Ms): readonly Decision[]
   /** When `wake` should be called next; undefined: not before something else happens. */
   readonly wakeAt: Ms | undefined
   /** What the gauges show: the very numbers the policy decides with. */
@@ -60,6 +65,7 @@ export interface ReplicaState {
 }
 
 export interface PolicyState {
+  /** Those in the config, and those that are no longer in it and still have something in flight. */
   readonly replicas: readonly ReplicaState[]
   readonly queues: readonly { readonly cls: ClassId; readonly depth: number }[]
   /** Tickets not closed yet. */

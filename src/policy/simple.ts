@@ -33,13 +33,14 @@ export function createPolicy(spec: PolicySpec, rng: Rng): Policy {
 
 class SimplePolicy implements Policy {
   readonly #rng: Rng
-  readonly #classify: (facts: RequestFacts) => Classified
-  readonly #pools: readonly Pool[]
-  /** By replica id. */
+  #classify: (facts: RequestFacts) => Classified = compileRoutes([])
+  /** By pool id. */
+  readonly #pools: Pool[] = []
+  /** By replica id, those that retired among them. */
   readonly #replicas: Replica[] = []
   /** By class id. */
-  readonly #lanes: readonly ClassLanes[]
-  readonly #queued: readonly Lane[]
+  #lanes: readonly ClassLanes[] = []
+  #queued: readonly Lane[] = []
   readonly #budget: RetryBudget
   readonly #ledger: Ledger
   readonly #alarms = new LazyHeap<Alarm>((a, b) => a.at - b.at)
@@ -48,19 +49,56 @@ class SimplePolicy implements Policy {
 
   constructor(spec: PolicySpec, rng: Rng) {
     this.#rng = rng
-    this.#classify = compileRoutes(spec.routes)
-    this.#pools = spec.pools.map(pool => {
-      const users = spec.classes.filter(({ pools }) => pools.includes(pool.id))
-      const waiting = users.filter(({ queue }) => queue !== undefined)
-      return new Pool(pool, waiting.length > 0 && waiting.length < users.length)
-    })
-    for (const pool of this.#pools) {
-      for (const replica of pool.replicas) this.#replicas[replica.spec.id] = replica
-    }
-    this.#lanes = spec.classes.map(traffic => lanesOf(traffic, this.#pools))
-    this.#queued = this.#lanes.flatMap(({ all }) => all).filter(lane => lane.queue !== undefined)
     this.#budget = new RetryBudget(spec.retries)
     this.#ledger = new Ledger(spec.classes.length)
+    this.#follow(spec)
+  }
+
+  reconfigure(spec: PolicySpec, now: Ms): Decision[] {
+    const out: Decision[] = []
+    this.#settle(now, out)
+    const waiting = this.#queued.flatMap(({ queue }) => queue?.all() ?? []).sort((a, b) => a.seq - b.seq)
+    this.#budget.bounds = spec.retries
+    this.#ledger.grow(spec.classes.length)
+    this.#follow(spec)
+    for (const { item } of waiting) this.#moveOver(item, now, out)
+    this.#serve(now, out)
+    return out
+  }
+
+  #follow(spec: PolicySpec): void {
+    this.#classify = compileRoutes(spec.routes)
+    for (const pool of spec.pools) {
+      const users = spec.classes.filter(({ pools, retired }) => !retired && pools.includes(pool.id))
+      const waiting = users.filter(({ queue }) => queue !== undefined)
+      const shared = waiting.length > 0 && waiting.length < users.length
+      const known = this.#pools[pool.id]
+      if (known === undefined) this.#pools[pool.id] = new Pool(pool, shared)
+      else known.reconfigure(pool, shared)
+    }
+    for (const { replicas } of this.#pools) for (const one of replicas) this.#replicas[one.spec.id] = one
+    this.#lanes = spec.classes.map(traffic => lanesOf(traffic, this.#pools))
+    this.#queued = this.#lanes.flatMap(({ all }) => all).filter(lane => lane.queue !== undefined)
+  }
+
+  /** One that waits goes on waiting under the new config, for as long as it was told. */
+  #moveOver(open: Open, now: Ms, out: Decision[]): void {
+    if (open.place.at !== 'queue') return
+    const lane = this.#laneOf(open.cls, open.model)
+    if (lane?.queue === undefined) {
+      out.push(this.#shed(open, 'no_replica', now))
+      return
+    }
+    const { since, giveUpAt } = open.place
+    const waiting = lane.queue.push(open, open.facts.key?.label ?? '', open.deadlineAt, open.promptTokens)
+    open.lane = lane
+    open.place = { at: 'queue', waiting, since, giveUpAt }
+    lane.servedAt = now
+  }
+
+  #laneOf(cls: ClassId | undefined, model: string): Lane | undefined {
+    const lanes = cls === undefined ? undefined : this.#lanes[cls]
+    return lanes?.byModel.get(model) ?? lanes?.rest
   }
 
   arrive(facts: RequestFacts, now: Ms): { ticket: Ticket; decisions: Decision[] } {
@@ -71,8 +109,7 @@ class SimplePolicy implements Policy {
     if (!mayAsk(facts)) {
       return this.#refuse({ id, facts, cls: undefined, model, route }, 'class_not_allowed', news)
     }
-    const lanes = cls === undefined ? undefined : this.#lanes[cls]
-    const lane = lanes?.byModel.get(model) ?? lanes?.rest
+    const lane = this.#laneOf(cls, model)
     if (lane === undefined) return this.#refuse({ id, facts, cls, model, route }, 'unknown_model', news)
 
     const ticket = new Open(id, facts, lane, model, route)
@@ -144,8 +181,10 @@ class SimplePolicy implements Policy {
 
   state(): PolicyState {
     return {
-      replicas: this.#replicas.map(({ spec, health, inFlight, outstandingPrefillTokens }) => {
-        return { id: spec.id, pool: spec.pool, up: health.is === 'up', inFlight, outstandingPrefillTokens }
+      replicas: this.#replicas.flatMap(one => {
+        const { spec, health, inFlight, outstandingPrefillTokens } = one
+        if (inFlight === 0 && !this.#pools[spec.pool]?.replicas.includes(one)) return []
+        return [{ id: spec.id, pool: spec.pool, up: health.is === 'up', inFlight, outstandingPrefillTokens }]
       }),
       queues: this.#lanes.flatMap(({ all }, cls) => {
         return all.some(lane => lane.queue !== undefined) ? [{ cls, depth: this.#depth(cls) }] : []
@@ -332,6 +371,7 @@ interface ClassLanes {
 }
 
 function lanesOf(traffic: Lane['traffic'], pools: readonly Pool[]): ClassLanes {
+  if (traffic.retired) return { byModel: new Map(), rest: undefined, all: [] }
   const own = traffic.pools.flatMap(id => pools[id] ?? [])
   const named = new Set(own.flatMap(({ spec }) => spec.model ?? []))
   const byModel = new Map<string, Lane>()

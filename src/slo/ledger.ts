@@ -23,12 +23,17 @@ interface Row {
 }
 
 export class Ledger {
-  readonly #rows: Row[]
+  readonly #rows: Row[] = []
+  readonly #classless = emptyRow(undefined)
 
   /** @param classes  how many there are; ids run from 0 */
   constructor(classes: number) {
-    this.#rows = Array.from({ length: classes }, (_, cls) => emptyRow(cls))
-    this.#rows.push(emptyRow(undefined))
+    this.grow(classes)
+  }
+
+  /** There are so many classes from now on: never fewer than before. */
+  grow(classes: number): void {
+    while (this.#rows.length < classes) this.#rows.push(emptyRow(this.#rows.length))
   }
 
   arrived(cls: ClassId | undefined): void {
@@ -45,11 +50,11 @@ export class Ledger {
 
   /** A snapshot: one row a class, then the row of those without one. */
   totals(): ClassTotals[] {
-    return this.#rows.map(row => ({ ...row, verdicts: { ...row.verdicts } }))
+    return [...this.#rows, this.#classless].map(row => ({ ...row, verdicts: { ...row.verdicts } }))
   }
 
   #row(cls: ClassId | undefined): Row {
-    const row = this.#rows[cls ?? this.#rows.length - 1]
+    const row = cls === undefined ? this.#classless : this.#rows[cls]
     if (row === undefined) throw new RangeError(`no class has the id ${cls}`)
     return row
   }

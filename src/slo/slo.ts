@@ -52,4 +52,6 @@ export interface TrafficClass {
   readonly queue: { readonly max: number; readonly waitMs: Ms } | undefined
   /** Clamps for a request's own deadline. */
   readonly ownBounds: { readonly minMs: Ms; readonly maxMs: Ms } | undefined
+  /** No longer in the config: only requests from before are still in it. */
+  readonly retired?: true
 }

@@ -513,3 +513,52 @@ t.test('a class that has its pool for itself may fill it, whether it waits or no
   const kinds = Array.from({ length: 8 }, () => policy.arrive(ask(0), 0).decisions[0]?.kind)
   t.same(kinds, Array(8).fill('dispatch'))
 })
+
+t.test('a new config takes over what is under way', async t => {
+  const policy = createPolicy(specOf([2], 1), seededRng(1))
+  const running = [0, 1].map(() => policy.arrive(ask(0), 0).ticket)
+  const waiting = arrive(policy, asked(1))
+  t.equal(waiting.first.kind, 'queue')
+
+  const before = specOf([2], 1)
+  const [kept, gone] = before.pools[0]!.replicas
+  const after: PolicySpec = {
+    ...before,
+    pools: [{ ...before.pools[0]!, replicas: [kept!], maxInFlight: 2 }],
+    replicas: [kept!, { ...gone!, retired: true }],
+  }
+  const decisions = policy.reconfigure(after, 2)
+  t.match(
+    decisions,
+    [{ kind: 'dispatch', ticket: waiting.ticket, replica: 0, why: 'queued' }],
+    'the wider limit lets the one in that waits',
+  )
+  t.same(
+    policy.state(2).replicas.map(({ id, inFlight }) => [id, inFlight]),
+    [
+      [0, 2],
+      [1, 1],
+    ],
+    'counts go on, and what was taken out drains',
+  )
+  t.equal(policy.arrive(ask(3), 3).decisions[0]?.kind, 'shed', 'and gets nothing new')
+  for (const ticket of [...running, waiting.ticket]) policy.finish(ticket, complete(stream(4, 4, 1)), 5)
+  t.same(
+    policy.state(5).replicas.map(({ id, inFlight }) => [id, inFlight]),
+    [[0, 0]],
+    'drained, it is no longer shown',
+  )
+  t.equal(policy.state(5).open, 0)
+})
+
+t.test('those who wait for a class that is gone are told, and their verdict is counted', async t => {
+  const policy = createPolicy(specOf([1], 1), seededRng(1))
+  const { ticket: running } = policy.arrive(ask(0), 0)
+  const waiting = arrive(policy, asked(1))
+  const before = specOf([1], 1)
+  const decisions = policy.reconfigure({ ...before, classes: [chat, { ...agent, retired: true }] }, 2)
+  t.match(decisions, [{ kind: 'shed', ticket: waiting.ticket, reason: 'no_replica' }])
+  policy.finish(running, complete(stream(3, 3, 1)), 4)
+  t.match(policy.state(4), { open: 0, queues: [] })
+  t.equal(policy.state(4).totals.find(({ cls }) => cls === 1)?.verdicts.shed, 1)
+})
