@@ -13,18 +13,16 @@ export class Downstream {
 
   /**
    * @param onDrain  a write had returned false, and the client has caught up
-   * @param onLeave  the client closed its connection before the answer was out
+   * @param onClose  the answer is out; or, where `left`, the client closed its connection before it was
    */
   constructor(
     private readonly response: ServerResponse,
     onDrain: () => void,
-    onLeave: () => void,
+    onClose: (left: boolean) => void,
   ) {
     response.on('drain', onDrain)
     // The request's own 'close' comes when its body is read: only the response tells that the client left.
-    response.on('close', () => {
-      if (!response.writableFinished) onLeave()
-    })
+    response.on('close', () => onClose(!response.writableFinished))
     // A write after the client left; 'close' follows and tells.
     response.on('error', () => undefined)
   }
@@ -97,6 +95,11 @@ export class Downstream {
 
   end(): void {
     this.response.end()
+  }
+
+  /** It has ended, and the kernel has all of it. */
+  get flushed(): boolean {
+    return this.response.writableFinished
   }
 
   /** Breaks the connection: the client must not take what it has for a whole answer. */

@@ -64,10 +64,13 @@ export interface Report {
 /** How long an upstream may take to close its body after `[DONE]`. */
 const LINGER_MS: Ms = 1000
 
-/** `open`: no ending yet. `lingering`: complete and counted, the upstream's last bytes are outstanding. */
+/**
+ * `open`: no ending yet. `lingering`: complete and counted, the upstream's last bytes are outstanding. `flushing`: all
+ * is written, and the client has not read it.
+ */
 type Phase =
   | { readonly kind: 'open' }
-  | { readonly kind: 'lingering'; readonly until: Ms }
+  | { readonly kind: 'lingering' | 'flushing'; readonly until: Ms }
   | { readonly kind: 'closed' }
 
 const OPEN: Phase = { kind: 'open' }
@@ -100,7 +103,7 @@ export class Exchange implements Outlet, Timed {
     this.down = new Downstream(
       inbound.response,
       () => this.attempt?.drained(),
-      () => this.clientLeft(),
+      left => this.closed(left),
     )
   }
 
@@ -204,6 +207,7 @@ export class Exchange implements Outlet, Timed {
     if (this.down.committed && attempt?.sendsJson) this.down.destroy()
     else this.down.fail(answer, attempt?.between ?? true, ownHead(this))
     this.finish(ending, progress, failure, answer.code, detail)
+    this.flush()
   }
 
   /** The answer came to its end: closes the ticket, once. */
@@ -233,17 +237,19 @@ export class Exchange implements Outlet, Timed {
   /** The last byte of the answer is handed on. */
   endClient(): void {
     this.down.end()
-    this.phase = CLOSED
-    this.context.driver.unwatch(this)
+    this.flush()
   }
 
   // ---- clocks
 
   due(now: Ms): void {
-    if (this.phase.kind === 'lingering') {
-      if (now < this.phase.until) return
-      this.attempt?.abort()
-      this.endClient()
+    const { phase } = this
+    if (phase.kind !== 'open') {
+      if (phase.kind === 'closed' || now < phase.until) return
+      if (phase.kind === 'lingering') {
+        this.attempt?.abort()
+        this.endClient()
+      } else this.down.destroy()
       return
     }
     const { totalMs, firstTokenMs, stallMs } = this.timeouts
@@ -265,7 +271,7 @@ export class Exchange implements Outlet, Timed {
   schedule(): void {
     if (this.phase.kind === 'closed') return
     this.dueAt =
-      this.phase.kind === 'lingering'
+      this.phase.kind !== 'open'
         ? this.phase.until
         : Math.min(this.totalAt(), this.patienceAt(), this.commitAt(), this.nextCommentAt ?? Infinity)
     this.context.driver.watch(this)
@@ -313,9 +319,24 @@ export class Exchange implements Outlet, Timed {
 
   // ---- the end
 
-  private clientLeft(): void {
-    this.attempt?.abort()
-    this.finish('clientLeft', this.attempt?.progress)
+  /** The client has the stall limit to take what is written. */
+  private flush(): void {
+    if (this.down.flushed) this.rest()
+    else {
+      this.phase = { kind: 'flushing', until: this.context.clock.now() + (this.timeouts.stallMs ?? Infinity) }
+      this.schedule()
+    }
+  }
+
+  private closed(left: boolean): void {
+    if (left) {
+      this.attempt?.abort()
+      this.finish('clientLeft', this.attempt?.progress)
+    }
+    this.rest()
+  }
+
+  private rest(): void {
     this.phase = CLOSED
     this.context.driver.unwatch(this)
   }
@@ -323,8 +344,8 @@ export class Exchange implements Outlet, Timed {
   /** The policy closed the ticket itself. */
   private refuse(answer: Answer, ending: 'shed' | 'refused', judgement: Judgement): void {
     this.down.fail(answer, true, ownHead(this))
-    this.phase = CLOSED
     this.close(judgement, ending, answer.code, answer.message)
+    this.flush()
   }
 
   private close(

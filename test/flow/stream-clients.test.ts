@@ -352,6 +352,23 @@ t.test('who never reads makes the upstream wait, and is let go after the stall l
   await weir.atRest()
 })
 
+t.test('who does not read the end of its answer is let go too', async t => {
+  const { upstream } = await flooding(t)
+  const weir = await startTestWeir(
+    t,
+    configData([upstream.url], { timeouts: { stall: '700ms', total: '500ms' } }),
+  )
+  const socket = await askAndNeverRead(t, weir.port, 'idle')
+  t.match(await logOf(weir, 'idle'), { verdict: 'timeout', code: 'weir_total_timeout' })
+  const start = performance.now()
+  // Resolves when the last answer is out or its connection is closed.
+  await weir.weir.drain(10_000)
+  const ms = performance.now() - start
+  t.ok(ms > 400 && ms < 5000, `let go ${ms.toFixed(0)} ms after Weir had written the end`)
+  t.notOk(socket.destroyed, 'by Weir')
+  await weir.atRest()
+})
+
 t.test(
   'who reads again after a pause gets all of it, and the pause is not taken for the server’s',
   async t => {
