@@ -27,15 +27,17 @@ const SHED_REASONS: Readonly<Record<ShedReason, true>> = {
 /** Counts requests. The one place that turns ms into seconds; a call costs microseconds and is made once a request. */
 export class Recorder {
   readonly #registry: Registry
-  readonly #labels: Labels
+  #labels: Labels
 
+  /** Edges in use, by the histogram's name. */
+  readonly #edges = new Map<string, string>()
   readonly #requests: Counter<string>
   readonly #clause: Counter<string>
-  readonly #ttft: Histogram<string>
-  readonly #upstreamTtft: Histogram<string>
+  #ttft: Histogram<string>
+  #upstreamTtft: Histogram<string>
   readonly #queue: Histogram<string>
-  readonly #tpot: Histogram<string>
-  readonly #e2e: Histogram<string>
+  #tpot: Histogram<string>
+  #e2e: Histogram<string>
   readonly #longestGap: Histogram<string>
   readonly #tokens: Counter<string>
   readonly #usageMissing: Counter<string>
@@ -45,6 +47,7 @@ export class Recorder {
   readonly #reroute: Counter<string>
   readonly #overhead: Histogram<string>
   readonly #eventLoopDelay: Histogram<string>
+  readonly #configReloads: Counter<string>
 
   /**
    * @param registry  an empty registry, for this recorder alone
@@ -54,22 +57,26 @@ export class Recorder {
    */
   constructor(registry: Registry, spec: Labelled, build: Build, state: () => PolicyState) {
     this.#registry = registry
-    const labels = new Labels(spec)
-    this.#labels = labels
+    this.#labels = new Labels(spec)
 
     const counter = (metric: PlainSpec) => new Counter(base(metric, registry))
-    const histogram = (metric: HistogramSpec) =>
-      new Histogram({
-        ...base(metric, registry),
-        buckets: edges(metric.buckets, boundsOf(metric.buckets, spec)),
-      })
-    const gauge = (metric: PlainSpec, collect: (gauge: Gauge<string>, state: PolicyState) => void) =>
+    const histogram = (metric: HistogramSpec) => this.#histogram(metric, spec)
+    const gauge = (
+      metric: PlainSpec,
+      collect: (gauge: Gauge<string>, state: PolicyState, labels: Labels) => void,
+    ) => {
+      const now = (gauge: Gauge<string>) => {
+        // What is no longer there must not stay at its last value.
+        gauge.reset()
+        collect(gauge, state(), this.#labels)
+      }
       new Gauge({
         ...base(metric, registry),
         collect() {
-          collect(this, state())
+          now(this)
         },
       })
+    }
 
     this.#requests = counter(METRICS.requests)
     this.#clause = counter(METRICS.clause)
@@ -85,25 +92,39 @@ export class Recorder {
     this.#shed = counter(METRICS.shed)
     this.#spill = counter(METRICS.spill)
     this.#reroute = counter(METRICS.reroute)
-    gauge(METRICS.queueDepth, (depth, { queues }) => {
+    gauge(METRICS.queueDepth, (depth, { queues }, labels) => {
       for (const queue of queues) depth.set({ class: labels.class(queue.cls) }, queue.depth)
     })
-    gauge(METRICS.inFlight, (inFlight, { replicas }) => {
+    gauge(METRICS.inFlight, (inFlight, { replicas }, labels) => {
       for (const replica of replicas) inFlight.set(labels.replica(replica.id), replica.inFlight)
     })
-    gauge(METRICS.replicaUp, (up, { replicas }) => {
+    gauge(METRICS.replicaUp, (up, { replicas }, labels) => {
       for (const replica of replicas) up.set(labels.replica(replica.id), replica.up ? 1 : 0)
     })
-    gauge(METRICS.outstandingPrefill, (prefill, { replicas }) => {
+    gauge(METRICS.outstandingPrefill, (prefill, { replicas }, labels) => {
       for (const replica of replicas) {
         prefill.set(labels.replica(replica.id), replica.outstandingPrefillTokens)
       }
     })
     this.#overhead = histogram(METRICS.overhead)
     this.#eventLoopDelay = histogram(METRICS.eventLoopDelay)
-    counter(METRICS.configReloads)
+    this.#configReloads = counter(METRICS.configReloads)
     new Gauge(base(METRICS.buildInfo, registry)).set({ version: build.version, node: build.node }, 1)
     this.#startAtZero(spec)
+  }
+
+  /**
+   * Counts under a new config from here on. Counters go on; a histogram whose edges changed starts again, as it
+   * would in a new process.
+   */
+  reconfigure(spec: Labelled): void {
+    this.#labels = new Labels(spec)
+    this.#ttft = this.#withEdges(this.#ttft, METRICS.ttft, spec)
+    this.#upstreamTtft = this.#withEdges(this.#upstreamTtft, METRICS.upstreamTtft, spec)
+    this.#tpot = this.#withEdges(this.#tpot, METRICS.tpot, spec)
+    this.#e2e = this.#withEdges(this.#e2e, METRICS.e2e, spec)
+    this.#startAtZero(spec)
+    this.#configReloads.inc()
   }
 
   /** The media type of `text`. */
@@ -189,6 +210,19 @@ export class Recorder {
   /** One delay of the event loop. */
   eventLoopDelay(delayMs: Ms): void {
     this.#eventLoopDelay.observe(seconds(delayMs))
+  }
+
+  #histogram(metric: HistogramSpec, spec: Labelled): Histogram<string> {
+    const buckets = edges(metric.buckets, boundsOf(metric.buckets, spec))
+    this.#edges.set(metric.name, buckets.join())
+    return new Histogram({ ...base(metric, this.#registry), buckets })
+  }
+
+  #withEdges(now: Histogram<string>, metric: HistogramSpec, spec: Labelled): Histogram<string> {
+    if (this.#edges.get(metric.name) === edges(metric.buckets, boundsOf(metric.buckets, spec)).join())
+      return now
+    this.#registry.removeSingleMetric(metric.name)
+    return this.#histogram(metric, spec)
   }
 
   #count(result: ClauseResult): void {

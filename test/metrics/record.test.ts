@@ -549,3 +549,25 @@ t.test('promtool finds nothing wrong with a scrape, nor with the queries of the 
   t.match(`${parsed.stdout}${parsed.stderr}`, `SUCCESS: ${queries.length} rules found`)
   t.ok(queries.length > 0)
 })
+
+t.test(
+  'under a new config counters go on, and only a histogram whose edges changed starts again',
+  async t => {
+    const metrics = recorder()
+    metrics.judged(judgement('good', { ttftMs: 100, tpotMs: 10, e2eMs: 900 }), 'llama-3.1-8b')
+    const [chatNow, ...others] = SPEC.classes
+    const late = { ...chatNow!, target: slo(90, stream(901, 33.3)) }
+    metrics.reconfigure({
+      ...SPEC,
+      classes: [late, ...others, cls(2, 'new', slo(90, stream(901, 33.3)), slo(99, stream(2000, 100)))],
+    })
+    metrics.judged(judgement('good', { cls: 2, ttftMs: 100, tpotMs: 10, e2eMs: 900 }), 'llama-3.1-8b')
+    const text = await metrics.text()
+    t.equal(sum(text, 'weir_requests_total', { class: 'chat' }), 1)
+    t.equal(sum(text, 'weir_requests_total', { class: 'new' }), 1)
+    t.equal(sum(text, 'weir_tpot_seconds_count'), 2, 'its edges are what they were')
+    t.equal(sum(text, 'weir_ttft_seconds_count'), 1, 'a bound of TTFT moved')
+    t.ok(edgesOf(text, 'weir_ttft_seconds').includes('0.901'))
+    t.equal(sum(text, 'weir_config_reloads_total'), 1)
+  },
+)
