@@ -1,6 +1,7 @@
 /** The client's side of one request: what is held before the commit, the head, the bytes, the end. */
 import type { ServerResponse } from 'node:http'
 import { type Answer, bodyOf, eventOf, headersOf, statusOf } from './answers.js'
+import { onceClosed } from './closed.js'
 
 /** Bytes held before the commit, at most: role deltas and comments, not answers. */
 export const HOLD_LIMIT = 64 * 1024
@@ -21,8 +22,7 @@ export class Downstream {
     onClose: (left: boolean) => void,
   ) {
     response.on('drain', onDrain)
-    // The request's own 'close' comes when its body is read: only the response tells that the client left.
-    response.on('close', () => onClose(!response.writableFinished))
+    onceClosed(response, () => onClose(!response.writableFinished))
     // A write after the client left; 'close' follows and tells.
     response.on('error', () => undefined)
   }

@@ -8,6 +8,7 @@ import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
 import { type Caller, MEASURED, notJson, Refusal, requestId, startExchange } from './chat.js'
+import { onceClosed } from './closed.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
 import type { ModelList } from './models.js'
 
@@ -96,7 +97,7 @@ export function dataServer(options: ServerOptions): DataServer {
     }
     const { socket } = request.raw
     unanswered.set(socket, reply.raw)
-    reply.raw.once('close', () => {
+    onceClosed(reply.raw, () => {
       if (unanswered.get(socket) === reply.raw) unanswered.delete(socket)
       if (unanswered.size === 0) emptied?.()
     })
