@@ -41,7 +41,7 @@ export class JsonWalk {
   /** Just entered: the next member or element has no comma before it. */
   #fresh = false
   #bad = false
-  /** The last string or key, between its quotes. */
+  /** Where the last string or key lies, between its quotes. */
   #from = 0
   #to = 0
 
@@ -110,6 +110,25 @@ export class JsonWalk {
     return true
   }
 
+  /** The key, or the string just read, ends with this word. */
+  endsWith(word: Uint8Array): boolean {
+    const from = this.#to - word.length
+    if (from < this.#from) return false
+    const bytes = this.#bytes
+    for (let i = 0; i < word.length; i++) if (bytes[from + i] !== word[i]) return false
+    return true
+  }
+
+  /** Where the string just read begins, after its quote. */
+  get from(): number {
+    return this.#from
+  }
+
+  /** Where the string just read ends, before its quote. */
+  get to(): number {
+    return this.#to
+  }
+
   /** Consumes the value, whatever it is. */
   skip(): void {
     const byte = this.#peek()
@@ -150,6 +169,18 @@ export class JsonWalk {
     if (byte === MINUS || (byte >= ZERO && byte <= NINE)) return this.#digits()
     this.skip()
     return Number.NaN
+  }
+
+  /** Consumes the value; the number of its member `key` if it is an object; else NaN. */
+  numberIn(key: Uint8Array): number {
+    let value = Number.NaN
+    if (this.enterObject()) {
+      while (this.member()) {
+        if (this.is(key)) value = this.number()
+        else this.skip()
+      }
+    } else this.skip()
+    return value
   }
 
   /** Consumes the value; its number if it is one, or a string of up to 15 digits; else NaN. */

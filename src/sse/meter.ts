@@ -1,9 +1,10 @@
 /** Follows one event stream: where its events end, what they carry, and what may go on to the client. */
 import type { Progress, Usage } from '../slo/latency.js'
 import type { Ms } from '../time.js'
+import { CHOICE_SLOTS, EventMarks, type EventReader, FINISHED, OUTPUT } from './event-marks.js'
 import { Fields } from './fields.js'
 import { ascii } from './json.js'
-import { CHOICE_SLOTS, FINISHED, Marks, OUTPUT, type StreamShape } from './marks.js'
+import { readerOf, type StreamShape } from './marks.js'
 import { Scanner } from './scan.js'
 import { Tail } from './tail.js'
 
@@ -16,7 +17,10 @@ const DONE = ascii('[DONE]')
 
 /** An error event in the stream, as its upstream told it. */
 export interface StreamError {
-  /** 400 to 599: `error.code`, else `error.status`, else `code` at the root, as a number or in digits. */
+  /**
+   * 400 to 599: `error.code`, else `error.status`, else what a message's `error.type` stands for, else `code` at the
+   * root; as a number or in digits.
+   */
   readonly status: number | undefined
   /** The event's data, as JSON text. Data that is not JSON is the message of an error object. */
   readonly body: string
@@ -24,7 +28,7 @@ export interface StreamError {
 
 export interface MeterOptions {
   readonly shape: StreamShape
-  /** Take out the usage-only event that Weir asked for. */
+  /** Take out the usage-only event that Weir asked for; chat and completions only, elsewhere usage is the protocol's. */
   readonly takeUsage: boolean
   /** Longest event that is looked into, bytes. A longer one goes through unread and counts as unparsed. */
   readonly eventLimit: number
@@ -49,20 +53,25 @@ export class Meter implements Progress {
   /** The last one told: an engine may tell it with every event. */
   usage: Usage | undefined
   throttled = false
-  /** `[DONE]` came. */
+  /** Id of the response or the message, once an event told it; chat and completions have none. */
+  responseId: string | undefined
+  /** The stream's end came: `[DONE]`; `response.completed` or `response.incomplete`; `message_stop`. */
   done = false
-  /** A finish reason that is no end of an answer came: `abort`, `error`. */
+  /** A finish reason that is no end of an answer came: `abort`, `error`; or a response was cancelled. */
   aborted = false
   /** The first error event. */
   error: StreamError | undefined
   /** Events longer than the limit, or whose data is not JSON. */
   unparsed = 0
 
+  /** The shape has a `usage` that may be asked for and an end that is no JSON. */
+  readonly #choicesShape: boolean
   readonly #takeUsage: boolean
   readonly #eventLimit: number
   readonly #scanner = new Scanner()
   readonly #fields = new Fields()
-  readonly #found: Marks
+  readonly #found = new EventMarks()
+  readonly #reader: EventReader
   /** The incomplete block; or, while `#flowing`, a copy of it to read at its end. */
   readonly #tail = new Tail()
   /** A part of the incomplete block was sent on. */
@@ -85,9 +94,10 @@ export class Meter implements Progress {
   #choicesFinished = 0
 
   constructor(options: MeterOptions) {
-    this.#takeUsage = options.takeUsage
+    this.#choicesShape = options.shape === 'chat' || options.shape === 'completions'
+    this.#takeUsage = options.takeUsage && this.#choicesShape
     this.#eventLimit = options.eventLimit
-    this.#found = new Marks(options.shape)
+    this.#reader = readerOf(options.shape, this.#found)
   }
 
   /**
@@ -228,11 +238,12 @@ export class Meter implements Progress {
     this.firstEvent ??= now
     if (isDone(fields)) {
       this.#readable = true
-      this.done = true
+      // vLLM sends it after typed events, too. There it ends nothing: an answer without its own end was cut.
+      if (this.#choicesShape) this.done = true
       return false
     }
     const found = this.#found
-    this.#readable = found.read(fields.bytes, fields.from, fields.to)
+    this.#readable = this.#reader.read(fields.bytes, fields.from, fields.to)
     if (fields.error || (this.#readable && found.error)) {
       this.error ??= streamError(fields, this.#readable, found)
     }
@@ -242,9 +253,11 @@ export class Meter implements Progress {
       return false
     }
     if (fields.error || found.error) return false
+    if (found.hasId) this.responseId ??= found.id(fields.bytes)
     if (found.hasUsage) this.usage = found.usage() ?? this.usage
     if (found.output) this.#mark(now)
     if (found.aborted) this.aborted = true
+    if (found.done) this.done = true
     for (let i = 0; i < found.count; i++) this.#readChoice(found.slots[i] as number)
     return this.#takeUsage && found.hasUsage && !found.hasChoices && to - from <= HOLD_LIMIT
   }
@@ -276,7 +289,7 @@ function isDone(fields: Fields): boolean {
   return true
 }
 
-function streamError(fields: Fields, json: boolean, found: Marks): StreamError {
+function streamError(fields: Fields, json: boolean, found: EventMarks): StreamError {
   const text = new TextDecoder().decode(fields.bytes.subarray(fields.from, fields.to))
   if (!json) return { status: undefined, body: JSON.stringify({ error: { message: text } }) }
   return { status: found.errorStatus(), body: text }
