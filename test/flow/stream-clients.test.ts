@@ -1,32 +1,17 @@
-/** Clients that leave, in every phase and in numbers, that stay though their request is read, and that do not read. */
-import { connect, type Socket } from 'node:net'
+/** Clients that leave, in every phase and in numbers, and that stay though their request is read. */
+import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import t, { type Test } from 'tap'
 import { ask, body } from '../fixtures/client.js'
-import { DONE, FIN, JSON_ANSWER, ROLE, TOK, USAGE } from '../fixtures/events.js'
-import { HDR, type Step, startUpstream, WHOLE } from '../fixtures/upstream.js'
+import { DONE, FIN, ROLE, TOK, USAGE } from '../fixtures/events.js'
+import { live, MiB } from '../fixtures/memory.js'
+import { stream } from '../fixtures/stage.js'
+import { HDR, type Step, startUpstream } from '../fixtures/upstream.js'
 import { AGENT, configData, startTestWeir, type TestWeir } from '../fixtures/weir.js'
-
-type Log = Record<string, unknown>
 
 const ANSWER = ROLE + TOK('a') + TOK('b') + FIN + DONE
 
-function* quick(): Iterable<Step> {
-  yield HDR
-  yield ROLE + TOK('a') + TOK('b') + FIN + USAGE(5, 2) + DONE
-  yield 'EOF'
-}
-
-async function logOf(weir: TestWeir, id: string): Promise<Log> {
-  let found: Log | undefined
-  await weir.until(`the line of ${id}`, () => {
-    found = weir.logs.find(line => line['msg'] === 'request' && line['id'] === id)
-    return found !== undefined
-  })
-  return found ?? {}
-}
+const quick = () => stream(ROLE, TOK('a'), TOK('b'), FIN, USAGE(5, 2), DONE)
 
 /** How long `probe` takes to hold, ms. */
 async function took(weir: TestWeir, what: string, probe: () => boolean): Promise<number> {
@@ -126,7 +111,7 @@ t.test('a client that leaves frees its upstream and its slot at once, in every p
     asked.leave()
     const ms = await took(weir, `${phase}: the upstream’s connection is closed`, () => upstream.sockets === 0)
     t.ok(ms < 500, `${phase}: closed after ${ms.toFixed(0)} ms`)
-    const log = await logOf(weir, id)
+    const log = await weir.requestLog(id)
     if (phase === 'after the marker') t.match(log, { verdict: 'good', ending: 'complete' }, phase)
     else t.match(log, { verdict: 'client_left', ending: 'clientLeft' }, phase)
     t.equal(await weir.metric('weir_in_flight'), 0, phase)
@@ -195,7 +180,7 @@ t.test(
         .answer
       t.equal(answer.text, ANSWER, name)
       t.ok(answer.headAt >= 295, name)
-      t.match(await logOf(weir, `${name}-stays`), { verdict: 'good', status: 200 }, name)
+      t.match(await weir.requestLog(`${name}-stays`), { verdict: 'good', status: 200 }, name)
       t.ok(
         upstream.requests.at(-1)!.body.length > payload.length,
         'all of it arrived, and the question for usage',
@@ -209,7 +194,7 @@ t.test(
       const closed = upstream.closes.length
       asked.leave()
       const left = performance.now()
-      const log = await logOf(weir, `${name}-leaves`)
+      const log = await weir.requestLog(`${name}-leaves`)
       t.match(log, { verdict: 'client_left', status: undefined, ttftMs: undefined }, name)
       await weir.until('the script noticed', () => upstream.closes.length > closed)
       t.ok(performance.now() - left < 500, name)
@@ -234,22 +219,6 @@ t.test('a client that breaks off in its own body is counted, and asks nobody', a
   t.equal((await ask(weir.url).answer).text, ANSWER)
   await weir.atRest()
 })
-
-const gc = (() => {
-  setFlagsFromString('--expose-gc')
-  return runInNewContext('gc') as () => void
-})()
-
-/** Bytes that are reachable. */
-function live(): number {
-  // The first one finds dead buffers, and the second waits until they are freed.
-  gc()
-  gc()
-  const { heapUsed, arrayBuffers } = process.memoryUsage()
-  return heapUsed + arrayBuffers
-}
-
-const MiB = 1024 * 1024
 
 t.test('300 clients that leave before the upstream answers leave nothing behind', async t => {
   const upstream = await startUpstream(t, function* () {
@@ -289,176 +258,4 @@ t.test('300 clients that leave before the upstream answers leave nothing behind'
   const grown = live() - before
   t.ok(grown < 3 * MiB, `live memory grew by ${(grown / MiB).toFixed(1)} MiB`)
   noFaults(t, weir)
-})
-
-/** Sends a request for a stream, and then never reads. */
-async function askAndNeverRead(t: Test, port: number, id: string): Promise<Socket> {
-  const payload = body()
-  const socket = connect({ port, host: '127.0.0.1' })
-  socket.on('error', () => undefined)
-  t.teardown(() => socket.destroy())
-  await new Promise(resolve => socket.once('connect', resolve))
-  socket.pause()
-  socket.write(
-    `POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nx-script: flood\r\nx-request-id: ${id}\r\nContent-Length: ${payload.length}\r\n\r\n${payload}`,
-  )
-  return socket
-}
-
-/** One upstream that floods whom it is told to, and streams at 20 ms a token otherwise; bytes each flood got rid of. */
-async function flooding(t: Test) {
-  const piece = Buffer.from(TOK('x'.repeat(1000)).repeat(64))
-  const flooded = new Map<number, number>()
-  const upstream = await startUpstream(t, async function* ({ headers, index }): AsyncIterable<Step> {
-    yield HDR
-    if (headers['x-script'] !== 'flood') {
-      yield ROLE
-      for (let i = 0; i < 40; i++) {
-        yield { wait: 20 }
-        yield TOK('x')
-      }
-      yield FIN + USAGE(5, 40) + DONE
-      yield 'EOF'
-      return
-    }
-    // 200 MiB, as fast as they are taken.
-    for (let sent = 0; sent < 200 * MiB; sent += piece.length) {
-      flooded.set(index, sent)
-      yield piece
-    }
-  })
-  return { upstream, flooded, piece }
-}
-
-t.test('who never reads makes the upstream wait, and is let go after the stall limit', async t => {
-  const { upstream, flooded } = await flooding(t)
-  const weir = await startTestWeir(t, configData([upstream.url], { timeouts: { stall: '1500ms' } }))
-  await askAndNeverRead(t, weir.port, 'idle')
-  await weir.until('the flood begins', () => (flooded.get(0) ?? 0) > 0)
-  let sent = -1
-  while (flooded.get(0) !== sent) {
-    sent = flooded.get(0) ?? 0
-    await sleep(200)
-  }
-  t.equal(upstream.running, 1, 'the upstream has to wait')
-  t.ok(sent < 40 * MiB, `${(sent / MiB).toFixed(1)} MiB of 200 were taken, by the system’s own buffers`)
-
-  const log = await logOf(weir, 'idle')
-  t.match(log, { verdict: 'good', ending: 'clientLeft', detail: 'the client stopped reading' })
-  await weir.until('the upstream is let go', () => upstream.sockets === 0)
-  t.equal(await weir.metric('weir_requests_total', { verdict: 'upstream_error' }), 0)
-  t.equal(await weir.metric('weir_replica_up'), 1)
-  noFaults(t, weir)
-  await weir.atRest()
-})
-
-t.test('who does not read the end of its answer is let go too', async t => {
-  const { upstream } = await flooding(t)
-  const weir = await startTestWeir(
-    t,
-    configData([upstream.url], { timeouts: { stall: '700ms', total: '500ms' } }),
-  )
-  const socket = await askAndNeverRead(t, weir.port, 'idle')
-  t.match(await logOf(weir, 'idle'), { verdict: 'timeout', code: 'weir_total_timeout' })
-  const start = performance.now()
-  // Resolves when the last answer is out or its connection is closed.
-  await weir.weir.drain(10_000)
-  const ms = performance.now() - start
-  t.ok(ms > 400 && ms < 5000, `let go ${ms.toFixed(0)} ms after Weir had written the end`)
-  t.notOk(socket.destroyed, 'by Weir')
-  await weir.atRest()
-})
-
-t.test(
-  'who reads again after a pause gets all of it, and the pause is not taken for the server’s',
-  async t => {
-    const piece = TOK('x'.repeat(1000)).repeat(64)
-    const pieces = 300
-    const upstream = await startUpstream(t, function* () {
-      yield HDR
-      for (let i = 0; i < pieces; i++) yield piece
-      yield FIN + USAGE(5, 64 * pieces) + DONE
-      yield 'EOF'
-    })
-    const weir = await startTestWeir(t, configData([upstream.url], { timeouts: { stall: '5s' } }))
-    const socket = await askAndNeverRead(t, weir.port, 'slow')
-    await sleep(700)
-    let bytes = 0
-    let end = ''
-    socket.on('data', read => {
-      bytes += read.length
-      end = (end + read.toString('latin1')).slice(-200)
-    })
-    socket.resume()
-    const log = await logOf(weir, 'slow')
-    await weir.until('the end is here', () => end.endsWith('0\r\n\r\n'))
-    t.ok(bytes > pieces * piece.length, `${bytes} bytes`)
-    t.ok(end.includes('data: [DONE]'))
-    t.match(log, {
-      ending: 'complete',
-      outputTokens: 64 * pieces,
-      tpotMs: undefined,
-      longestGapMs: undefined,
-    })
-    t.equal(await weir.metric('weir_tpot_seconds_count'), 0)
-    await weir.atRest()
-  },
-)
-
-t.test('50 clients that never read cost little, and 20 that do keep their pace', async t => {
-  const { upstream, flooded } = await flooding(t)
-  const weir = await startTestWeir(
-    t,
-    configData([upstream.url], { timeouts: { stall: '3s' } }, { max_in_flight: 1000 }),
-  )
-  await ask(weir.url).answer
-  const before = live()
-  const idle = await Promise.all(
-    Array.from({ length: 50 }, (_, i) => askAndNeverRead(t, weir.port, `idle-${i}`)),
-  )
-  await weir.until('all of them are flooded', () => flooded.size === 50)
-  await sleep(500)
-  const normal = await Promise.all(
-    Array.from(
-      { length: 20 },
-      (_, i) => ask(weir.url, { headers: { 'x-request-id': `normal-${i}` } }).answer,
-    ),
-  )
-  const grown = live() - before
-  t.ok(
-    grown < 60 * MiB,
-    `live memory grew by ${(grown / MiB).toFixed(1)} MiB, of Weir, the upstream and the clients`,
-  )
-  for (const [i, answer] of normal.entries()) {
-    t.equal(answer.text, ROLE + TOK('x').repeat(40) + FIN + DONE)
-    const log = await logOf(weir, `normal-${i}`)
-    t.ok(Number(log['tpotMs']) >= 19 && Number(log['tpotMs']) < 70, `TPOT ${log['tpotMs']} ms`)
-  }
-  for (let i = 0; i < idle.length; i++) t.equal((await logOf(weir, `idle-${i}`))['ending'], 'clientLeft')
-  await weir.until('all upstreams are let go', () => upstream.running === 0)
-  noFaults(t, weir)
-  await weir.atRest()
-})
-
-t.test('an answer that is no stream waits for its reader too', async t => {
-  const answer = JSON_ANSWER(5, 7).replace('hello', 'x'.repeat(40 * MiB))
-  const upstream = await startUpstream(t, function* () {
-    yield WHOLE(200, answer)
-  })
-  const weir = await startTestWeir(t, configData([upstream.url], { timeouts: { stall: '300ms' } }))
-  const payload = body({ stream: false })
-  const socket = connect(weir.port, '127.0.0.1')
-  socket.on('error', () => undefined)
-  await new Promise(resolve => socket.once('connect', resolve))
-  socket.pause()
-  socket.write(
-    `POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nx-request-id: idle\r\nContent-Length: ${payload.length}\r\n\r\n${payload}`,
-  )
-  t.match(await logOf(weir, 'idle'), { ending: 'clientLeft', verdict: 'client_left' })
-  await weir.until('the upstream is let go', () => upstream.sockets === 0)
-  socket.destroy()
-  const whole = await ask(weir.url, { body: payload }).answer
-  t.ok(whole.whole)
-  t.equal(whole.text.length, answer.length)
-  await weir.atRest()
 })

@@ -1,54 +1,17 @@
 /** How a stream ends: the usage that Weir asked for, the marker, error events, and upstreams that break off. */
 import { Agent } from 'node:http'
-import t, { type Test } from 'tap'
-import { type Answer, type Ask, ask, body } from '../fixtures/client.js'
+import t from 'tap'
+import { ask, body } from '../fixtures/client.js'
 import { DELTA, DONE, FIN, JSON_ANSWER, ROLE, TOK, USAGE } from '../fixtures/events.js'
-import { deadPort, HDR, type Step, startUpstream, type UpstreamRequest, WHOLE } from '../fixtures/upstream.js'
-import { configData, startTestWeir, type TestWeir } from '../fixtures/weir.js'
-
-type Log = Record<string, unknown>
-type Script = (request: UpstreamRequest) => Iterable<Step> | AsyncIterable<Step>
-type Played = Answer & { readonly log: Log }
+import { type Played, player, type Script, stage, stream } from '../fixtures/stage.js'
+import { deadPort, HDR, type Step, startUpstream, WHOLE } from '../fixtures/upstream.js'
+import { configData, startTestWeir } from '../fixtures/weir.js'
 
 /** Only events, and then the proper end. */
-const events = (...parts: string[]): Script =>
-  function* () {
-    yield HDR
-    yield parts.join('')
-    yield 'EOF'
-  }
-
-/** One Weir before one upstream that plays the script a request names. */
-async function stage(t: Test, scripts: Record<string, Script>, over: object = {}, pool: object = {}) {
-  const upstream = await startUpstream(t, request => {
-    const script = scripts[request.headers['x-script'] ?? '']
-    if (script === undefined) throw new Error(`no script ${request.headers['x-script']}`)
-    return script(request)
-  })
-  const weir = await startTestWeir(
-    t,
-    configData([upstream.url], over as Record<string, unknown>, { max_in_flight: 1000, ...pool }),
-  )
-  return { upstream, weir, play: player(weir) }
-}
-
-/** Plays a script by its name, and waits for the line in the log. */
-function player(weir: TestWeir) {
-  return async (script: string, options: Ask = {}, id = script.replaceAll(/\W/g, '-')): Promise<Played> => {
-    const headers = { 'x-script': script, 'x-request-id': id, ...options.headers }
-    const answer = await ask(weir.url, { ...options, headers }).answer
-    return { ...answer, log: await logOf(weir, id) }
-  }
-}
-
-async function logOf(weir: TestWeir, id: string): Promise<Log> {
-  let found: Log | undefined
-  await weir.until(`the line of ${id}`, () => {
-    found = weir.logs.find(line => line['msg'] === 'request' && line['id'] === id)
-    return found !== undefined
-  })
-  return found ?? {}
-}
+const events =
+  (...parts: string[]): Script =>
+  () =>
+    stream(...parts)
 
 const errorOf = (text: string) => JSON.parse(text).error
 
@@ -151,7 +114,7 @@ t.test('an upstream that refuses stream_options is asked without, at once and fr
   const { weir, upstream, play } = await stage(t, {
     *picky({ body }) {
       if (body.includes('stream_options')) yield WHOLE(400, refusal)
-      else yield* events(THREE, FIN, DONE)({} as UpstreamRequest) as Iterable<Step>
+      else yield* stream(THREE, FIN, DONE)
     },
     *wrong() {
       yield WHOLE(400, '{"error":{"message":"messages: too few"}}')
@@ -271,7 +234,7 @@ t.test(
     const start = performance.now()
     const first = ask(weir.url, { headers: { 'x-script': 'held', 'x-request-id': 'first' } })
     await first.received(Buffer.byteLength(THREE + FIN + DONE))
-    t.match(await logOf(weir, 'first'), { verdict: 'good', ending: 'complete' })
+    t.match(await weir.requestLog('first'), { verdict: 'good', ending: 'complete' })
     t.equal(await weir.metric('weir_in_flight'), 0)
     const second = await play('held', {}, 'second')
     t.equal(second.status, 200, 'the one slot is free')
@@ -281,7 +244,7 @@ t.test(
     const answer = await first.answer
     t.equal(answer.text, THREE + FIN + DONE)
     t.ok(answer.whole, 'the client gets its end')
-    const e2e = Number((await logOf(weir, 'first'))['e2eMs'])
+    const e2e = Number((await weir.requestLog('first'))['e2eMs'])
     t.ok(e2e >= 95 && e2e < 300, `e2e ${e2e} ms`)
     await weir.until('the held socket is let go', () => upstream.running === 0)
     await weir.atRest()
@@ -683,7 +646,7 @@ t.test('a reused connection that turns out dead is replaced once by a fresh one'
         yield ending
         return
       }
-      yield* events(THREE, FIN, USAGE(1, 3), DONE)({} as UpstreamRequest) as Iterable<Step>
+      yield* stream(THREE, FIN, USAGE(1, 3), DONE)
     })
     const weir = await startTestWeir(t, configData([upstream.url]))
     for (let i = 0; i < 4; i++) {
