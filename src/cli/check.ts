@@ -3,9 +3,8 @@ import { parseArgs } from 'node:util'
 import { showProblems } from '../config/error.js'
 import { DEFAULT_FILES, defaultFile, load } from '../config/load.js'
 import type { Resolved } from '../config/resolved.js'
-import { showDuration } from '../config/units.js'
-import type { Slo } from '../slo/slo.js'
 import type { Command } from './command.js'
+import { showSlo } from './show-slo.js'
 
 export const check: Command = {
   name: 'check',
@@ -76,10 +75,4 @@ function summaryOf(file: string, config: Resolved): string {
       (config.keys === undefined ? 'no keys' : `${config.keys.length} keys`),
   ]
   return `${lines.join('\n')}\n`
-}
-
-function showSlo({ percentile, clauses }: Slo): string {
-  return clauses.kind === 'stream'
-    ? `p${percentile} ttft ${showDuration(clauses.ttftMs)} tpot ${showDuration(clauses.tpotMs)}`
-    : `p${percentile} deadline ${showDuration(clauses.deadlineMs)}`
 }

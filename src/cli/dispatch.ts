@@ -7,12 +7,13 @@ import { version } from './version.js'
 const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['demo', async () => (await import('./demo.js')).demo],
   ['serve', async () => (await import('./serve.js')).serve],
+  ['explain', async () => (await import('./explain.js')).explain],
   ['check', async () => (await import('./check.js')).check],
   ['replay', async () => (await import('./replay.js')).replay],
 ])
 
 const NOT_BUILT: ReadonlySet<string> = new Set([
-  ...['explain', 'sweep', 'simulate', 'rules', 'report', 'doctor', 'init', 'import', 'top'],
+  ...['sweep', 'simulate', 'rules', 'report', 'doctor', 'init', 'import', 'top'],
 ])
 
 const USAGE_ERROR = 2

@@ -11,6 +11,7 @@ import { createPolicy } from '../policy/simple.js'
 import { seededRng } from '../time.js'
 import { modelsOf } from '../upstream/probe.js'
 import type { Command, Io } from './command.js'
+import { showSlo } from './show-slo.js'
 import { version } from './version.js'
 
 /** How long open streams may go on after SIGTERM; Kubernetes' own default. */
@@ -197,14 +198,9 @@ function greeting(config: Resolved, weir: Weir, assumed: boolean): string {
   const { classes, pools } = config.policy
   const model = pools.find(pool => pool.model !== undefined)?.model ?? 'MODEL'
   for (const cls of classes) {
-    const { clauses, percentile } = cls.target
-    const promise =
-      clauses.kind === 'stream'
-        ? `TTFT ${clauses.ttftMs} ms and TPOT ${clauses.tpotMs} ms`
-        : `done within ${clauses.deadlineMs / 1000} s`
     const { inputTokens, outputTokens } = cls.workload
     lines.push(
-      `  class ${cls.name}: p${percentile} ${promise}, at p50/p90 ${inputTokens.p50}/${inputTokens.p90} tokens in and ${outputTokens.p50}/${outputTokens.p90} out${assumed ? ' (assumed, not yours: run weir sweep)' : ''}`,
+      `  class ${cls.name}: ${showSlo(cls.target)}, at p50/p90 ${inputTokens.p50}/${inputTokens.p90} tokens in and ${outputTokens.p50}/${outputTokens.p90} out${assumed ? ' (assumed, not yours: run weir sweep)' : ''}`,
     )
   }
   lines.push(
