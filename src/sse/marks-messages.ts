@@ -3,8 +3,7 @@
  * Source of names and members: anthropics/anthropic-sdk-typescript, src/resources/messages/messages.ts
  * (RawMessageStreamEvent, Usage, MessageDeltaUsage) and src/resources/shared.ts (ErrorObject).
  */
-import type { ErrorTypes, EventMarks, EventReader } from './event-marks.js'
-import { tokens } from './event-marks.js'
+import { type ErrorTypes, type EventMarks, type EventReader, tokens } from './event-marks.js'
 import { ascii, JsonWalk } from './json.js'
 
 const TYPE = ascii('type')
@@ -17,6 +16,7 @@ const PARTIAL_JSON = ascii('partial_json')
 const STOP_REASON = ascii('stop_reason')
 const ID = ascii('id')
 const ERROR = ascii('error')
+const CODE = ascii('code')
 const USAGE = ascii('usage')
 const INPUT_TOKENS = ascii('input_tokens')
 const CACHE_READ = ascii('cache_read_input_tokens')
@@ -97,6 +97,7 @@ export class MessagesReader implements EventReader {
         else if (json.is(MESSAGE)) this.#readMessage()
         else if (json.is(USAGE)) this.#readUsage()
         else if (json.is(ERROR)) marks.readError(json, ERROR_TYPES)
+        else if (json.is(CODE)) marks.rootCode = json.numberOrDigits()
         else json.skip()
       }
     } else json.skip()

@@ -152,7 +152,14 @@ t.test('the body of an answer that is no stream tells its usage, its error, or t
     message: { content: '{"usage":{"completion_tokens":9}}' },
     finish_reason: 'stop',
   }
-  const none = { json: true, usage: undefined, error: false, errorStatus: undefined, aborted: false }
+  const none = {
+    json: true,
+    id: undefined,
+    usage: undefined,
+    error: false,
+    errorStatus: undefined,
+    aborted: false,
+  }
   t.same(read({ usage, choices: [choice] }), {
     ...none,
     usage: { promptTokens: 5, completionTokens: 20, cachedTokens: 3, reasoningTokens: undefined },
@@ -165,4 +172,69 @@ t.test('the body of an answer that is no stream tells its usage, its error, or t
   for (const body of ['', '<html>', '{"error":{}', '{"usage":{"completion_tokens":20}} x']) {
     t.same(readAnswer(bytesOf(body)), { ...none, json: false }, body)
   }
+})
+
+t.test('a response that is one JSON body tells its id, its usage, and whether it failed', async t => {
+  const read = (value: unknown) => readAnswer(bytesOf(JSON.stringify(value)), 'responses')
+  const body = {
+    id: 'resp_1',
+    object: 'response',
+    status: 'completed',
+    error: null,
+    output: [{ id: 'msg_1', type: 'message', status: 'failed', content: [{ text: '{"error":{}}' }] }],
+    usage: {
+      input_tokens: 30,
+      input_tokens_details: { cached_tokens: 16 },
+      output_tokens: 7,
+      output_tokens_details: { reasoning_tokens: 3 },
+    },
+  }
+  const usage = { promptTokens: 30, completionTokens: 7, cachedTokens: 16, reasoningTokens: 3 }
+  const whole = { json: true, id: 'resp_1', usage, error: false, errorStatus: undefined, aborted: false }
+  t.same(read(body), whole)
+  t.same(read({ ...body, status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } }), whole)
+  t.same(
+    read({ ...body, status: 'queued', usage: null }),
+    { ...whole, usage: undefined },
+    'in the background',
+  )
+  t.same(read({ ...body, status: 'cancelled' }), { ...whole, aborted: true })
+  t.same(read({ ...body, status: 'failed' }), { ...whole, error: true })
+  t.same(read({ ...body, error: { code: 'server_error', message: 'x' } }), { ...whole, error: true })
+  const bare = { ...whole, id: undefined, usage: undefined }
+  t.same(read({ error: { message: 'x', code: 429 } }), { ...bare, error: true, errorStatus: 429 })
+  t.same(read({ type: 'response.completed', response: body }), bare, 'an event is no body')
+  t.same(read([body]), bare)
+})
+
+t.test('a message that is one JSON body tells its id and its usage, or its error', async t => {
+  const read = (value: unknown) => readAnswer(bytesOf(JSON.stringify(value)), 'messages')
+  const body = {
+    id: 'msg_1',
+    type: 'message',
+    content: [{ type: 'text', text: '{"error":{}}' }],
+    stop_reason: 'end_turn',
+    usage: {
+      input_tokens: 5,
+      cache_read_input_tokens: 20,
+      cache_creation_input_tokens: 10,
+      output_tokens: 9,
+      output_tokens_details: { thinking_tokens: 4 },
+    },
+  }
+  const usage = { promptTokens: 35, completionTokens: 9, cachedTokens: 20, reasoningTokens: 4 }
+  const whole = { json: true, id: 'msg_1', usage, error: false, errorStatus: undefined, aborted: false }
+  t.same(read(body), whole)
+  t.same(
+    read({ ...body, usage: { input_tokens: 5, cache_read_input_tokens: null, output_tokens: 9 } }).usage,
+    { promptTokens: 5, completionTokens: 9, cachedTokens: undefined, reasoningTokens: undefined },
+  )
+  const bare = { ...whole, id: undefined, usage: undefined }
+  t.same(read({ type: 'error', error: { type: 'overloaded_error', message: 'x' } }), {
+    ...bare,
+    error: true,
+    errorStatus: 529,
+  })
+  t.same(read({ type: 'error' }), { ...bare, error: true })
+  t.same(readAnswer(bytesOf('{"id":"msg_1"'), 'messages'), { ...bare, json: false })
 })

@@ -1,6 +1,8 @@
 /** Event streams for the tests of src/sse, in the notation of the bug cases. */
 import { Meter, type MeterOptions } from '../../src/sse/meter.js'
 
+export type Json = Record<string, unknown>
+
 const encoder = new TextEncoder()
 const decoder = new TextDecoder()
 
@@ -81,6 +83,7 @@ export function summary(meter: Meter): Record<string, unknown> {
 
 /** The part of it in which there are no times. */
 export function counts(meter: Meter): Record<string, unknown> {
-  const { marks, longestChoiceMarks, usage, done, finished, aborted, error, unparsed, partial } = meter
-  return { marks, longestChoiceMarks, usage, done, finished, aborted, error, unparsed, partial }
+  const { marks, longestChoiceMarks, usage, responseId, done, finished, aborted, error, unparsed, partial } =
+    meter
+  return { marks, longestChoiceMarks, usage, responseId, done, finished, aborted, error, unparsed, partial }
 }
