@@ -167,7 +167,7 @@ t.test('50 clients that never read cost little, and 20 that do keep their pace',
 })
 
 t.test('an answer that is no stream waits for its reader too', async t => {
-  const answer = JSON_ANSWER(5, 7).replace('hello', 'x'.repeat(40 * MiB))
+  const answer = JSON_ANSWER(5, 7).replace('hello', 'x'.repeat(24 * MiB))
   const upstream = await startUpstream(t, function* () {
     yield WHOLE(200, answer)
   })
