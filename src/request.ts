@@ -41,6 +41,8 @@ export interface RequestFacts {
   readonly patienceMs: Ms | undefined
   /** How many attempts the client made before (`X-Stainless-Retry-Count`). */
   readonly retry: number
+  /** The replica that keeps what this request goes on from (`previous_response_id`): no other can answer it. */
+  readonly heldBy?: ReplicaId | undefined
   /** False where the body has `store` or `background` true: not repeated once sent. */
   readonly repeatable: boolean
   /** Request head parsed. */

@@ -61,6 +61,14 @@ export class Open implements Ticket, Served {
     this.deadline = deadlineOf(lane.traffic, facts)
   }
 
+  /** The one replica that it can go to, where that is one of its class's. */
+  get heldBy(): ReplicaId | undefined {
+    const { heldBy } = this.facts
+    if (heldBy === undefined) return undefined
+    const known = this.lane.pools.some(pool => pool.replicas.some(({ spec }) => spec.id === heldBy))
+    return known ? heldBy : undefined
+  }
+
   get traffic(): TrafficClass {
     return this.lane.traffic
   }

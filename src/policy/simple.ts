@@ -197,7 +197,7 @@ class SimplePolicy implements Policy {
   #admit(open: Open, now: Ms): Decision {
     const { lane } = open
     if (open.deadline.by === 'client' && now >= open.deadlineAt) return this.#shed(open, 'infeasible', now)
-    const replica = pick(lane.pools, open.tried, now, this.#rng, lane.queue !== undefined)
+    const replica = this.#pick(open, lane.pools, now)
     if (replica !== undefined) {
       const home = replica.spec.pool === lane.pools[0]?.spec.id
       return this.#dispatch(open, replica, home ? 'home' : 'spill', now)
@@ -205,6 +205,10 @@ class SimplePolicy implements Policy {
     const queued = this.#enqueue(open, now)
     if (queued !== undefined) return queued
     return this.#shed(open, lane.queue === undefined && !lane.up ? 'no_replica' : 'no_headroom', now)
+  }
+
+  #pick(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
+    return pick(pools, open.tried, now, this.#rng, open.lane.queue !== undefined, open.heldBy)
   }
 
   #dispatch(open: Open, replica: Replica, why: DispatchReason, now: Ms): Decision {
@@ -234,13 +238,15 @@ class SimplePolicy implements Policy {
 
   /** The pool where it failed first, then the others of its class; never a replica twice. */
   #again(open: Open, failure: Failure, failed: Replica, now: Ms): Decision | undefined {
+    // What one replica keeps, no other can go on from.
+    if (open.heldBy !== undefined) return undefined
     const counts = failure.kind !== 'refused'
     if (counts && (!open.facts.repeatable || open.rerouted || !this.#budget.allows(now))) return undefined
     const inPool = (pool: Pool): boolean => pool.spec.id === failed.spec.pool
     const pools = [...open.lane.pools.filter(inPool), ...open.lane.pools.filter(pool => !inPool(pool))]
     const untried = pools.some(pool => pool.replicas.some(({ spec }) => !open.tried.includes(spec.id)))
     if (!untried) return undefined
-    const replica = pick(pools, open.tried, now, this.#rng, open.lane.queue !== undefined)
+    const replica = this.#pick(open, pools, now)
     const again =
       replica === undefined ? this.#enqueue(open, now) : this.#dispatch(open, replica, 'reroute', now)
     if (again !== undefined && counts) {
@@ -256,8 +262,8 @@ class SimplePolicy implements Policy {
     for (let lane = nextLane(this.#queued, stuck, now); lane; lane = nextLane(this.#queued, stuck, now)) {
       const { pools } = lane
       let replica: Replica | undefined
-      const open = lane.queue?.take(({ tried }) => {
-        replica = pick(pools, tried, now, this.#rng, true)
+      const open = lane.queue?.take(one => {
+        replica = this.#pick(one, pools, now)
         return replica !== undefined
       })
       if (open === undefined || replica === undefined) {

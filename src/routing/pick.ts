@@ -12,6 +12,7 @@ import type { Ms, Rng } from '../time.js'
  * each, and a replica full of them looks as good as its prefill queue.
  * @param pools  in the order they are asked
  * @param tried  replicas that this request may not go to again
+ * @param heldBy  the one replica that it can go to; undefined: any
  * @param waits  its class waits in a queue, so it leaves `Pool.keptFree` to those that do not
  * @returns undefined when none has room
  */
@@ -21,9 +22,10 @@ export function pick(
   now: Ms,
   rng: Rng,
   waits = false,
+  heldBy?: ReplicaId,
 ): Replica | undefined {
   for (const pool of pools) {
-    const replica = leastLoaded(pool, tried, now, rng, waits ? pool.keptFree : 0)
+    const replica = leastLoaded(pool, tried, now, rng, waits ? pool.keptFree : 0, heldBy)
     if (replica !== undefined) return replica
   }
   return undefined
@@ -35,11 +37,14 @@ function leastLoaded(
   now: Ms,
   rng: Rng,
   keepFree: number,
+  heldBy: ReplicaId | undefined,
 ): Replica | undefined {
   let best: Replica | undefined
   let equals = 1
   for (const replica of pool.replicas) {
-    if (!replica.hasRoom(now, keepFree) || tried.includes(replica.spec.id)) continue
+    const { id } = replica.spec
+    if (heldBy !== undefined && heldBy !== id) continue
+    if (!replica.hasRoom(now, keepFree) || tried.includes(id)) continue
     const more = best === undefined ? -1 : compare(replica, best)
     if (more < 0) equals = 1
     if (more < 0 || (more === 0 && rng.next() * ++equals < 1)) best = replica

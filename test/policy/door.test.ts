@@ -562,3 +562,24 @@ t.test('those who wait for a class that is gone are told, and their verdict is c
   t.match(policy.state(4), { open: 0, queues: [] })
   t.equal(policy.state(4).totals.find(({ cls }) => cls === 1)?.verdicts.shed, 1)
 })
+
+t.test('what one replica keeps goes to that replica, or waits for it, and nowhere else', async t => {
+  const policy = createPolicy(specOf([3], 1), seededRng(1))
+  const held = { heldBy: 2 }
+  const first = policy.arrive(ask(0, held), 0)
+  t.match(first.decisions, [{ kind: 'dispatch', replica: 2, why: 'home' }])
+  t.match(policy.arrive(ask(1, held), 1).decisions[0], { kind: 'shed', reason: 'no_headroom' })
+  const waiting = arrive(policy, asked(1, held))
+  t.equal(waiting.first.kind, 'queue', 'though two others are free')
+  t.match(policy.finish(first.ticket, complete(stream(2, 2, 1)), 3).decisions, [
+    { kind: 'dispatch', ticket: waiting.ticket, replica: 2 },
+  ])
+  const { again } = policy.failed(waiting.ticket, { kind: 'reset', detail: 'x' }, 4)
+  t.equal(again, undefined)
+  policy.finish(waiting.ticket, { kind: 'upstreamError', progress: undefined }, 4)
+  t.match(
+    policy.arrive(ask(5, { heldBy: 77 }), 5).decisions,
+    [{ kind: 'dispatch' }],
+    'a replica nobody knows binds nothing',
+  )
+})
