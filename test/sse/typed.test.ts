@@ -320,6 +320,8 @@ t.test('messages: an error has the status that its type stands for', async t => 
   }
   const numbered = messages([data({ type: 'error', error: { type: 'api_error', code: 503 } })])
   t.equal(numbered.meter.error?.status, 503, 'a number says more than a type')
+  const cutEvent = 'data: {"type":"error","error":{"type":"api_error"}\n\n'
+  t.equal(messages([cutEvent, typed('error')]).meter.error?.status, undefined, 'and is not left over')
   const chat = play([[0, data({ error: { type: 'overloaded_error' } })]])
   t.equal(chat.meter.error?.status, undefined, 'the types are those of this API alone')
 })
