@@ -158,6 +158,8 @@ async function runUntilStopped(
   await weir.close()
   log.info('stopped')
   await new Promise<void>(resolve => log.flush(() => resolve()))
+  // The channel to whoever forked it would keep the process.
+  if (process.connected) process.disconnect()
   return 0
 }
 
