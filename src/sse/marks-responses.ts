@@ -50,7 +50,7 @@ export class ResponsesReader implements EventReader {
     const marks = this.#marks
     marks.reset()
     json.start(bytes, from, to)
-    // vLLM sends the type last: what the other members mean is decided at the end.
+    // Servers built on openai-python (vLLM) send the type last: what the other members mean is decided at the end.
     let kind: Kind = 'other'
     let filled = false
     let call = false

@@ -238,7 +238,7 @@ export class Meter implements Progress {
     this.firstEvent ??= now
     if (isDone(fields)) {
       this.#readable = true
-      // vLLM sends it after typed events, too. There it ends nothing: an answer without its own end was cut.
+      // Some servers send it after typed events, too. There it ends nothing: an answer without its own end was cut.
       if (this.#choicesShape) this.done = true
       return false
     }
