@@ -22,15 +22,15 @@ t.test(
         await sleep(20)
       }
     }
-    for (const [commit, pool] of [
-      ['never', {}],
-      ['100ms', {}],
+    for (const [commit, everywhere, ofPool] of [
+      ['never', '300ms', {}],
+      ['100ms', 'off', { timeouts: { first_token: '300ms' } }],
     ] as const) {
       const { weir, upstream } = await startBefore(
         t,
         [chatter],
-        { commit_after: commit, timeouts: { first_token: '300ms' } },
-        pool,
+        { commit_after: commit, timeouts: { first_token: everywhere } },
+        ofPool,
       )
       const answer = await ask(weir.url).answer
       const told = commit === 'never' ? errorOf(answer) : lastError(answer)
