@@ -1,0 +1,269 @@
+/** What the relay benches share: processes on cores of their own, the C load generator, Weir before one upstream. */
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import net, { type AddressInfo } from 'node:net'
+import { cpus, loadavg, release, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+export const here = fileURLToPath(new URL('.', import.meta.url))
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+/** Upstream and load share core 1; a proxy whose cost is compared has core 0 to itself. */
+export const ONE_CORE = { cores: '0', priority: 5 }
+export const ANY_CORE = { cores: '0,1', priority: 5 }
+export const UPSTREAM = { cores: '1', priority: 10 }
+export const LOAD = { cores: '1', priority: 20 }
+
+/** Real-time priority keeps other jobs of the machine out of the latencies; it needs the right to set it. */
+export const realtime = spawnSync('chrt', ['-r', '10', 'true']).status === 0
+
+export type Place = typeof ONE_CORE
+
+/** Round robin: first-in-first-out would let one thread of a Node process starve the others on its core. */
+function placed({ cores, priority }: Place, argv: readonly string[]): string[] {
+  return [...(realtime ? ['chrt', '-r', String(priority)] : []), 'taskset', '-c', cores, ...argv]
+}
+
+/** How long a process may take to end after SIGTERM. */
+const STOP_MS = 5000
+
+/** A process that is one of the bench's own. */
+export class Running {
+  readonly pid: number
+  /** The end of what it wrote to stderr. */
+  errors = ''
+  /** What it wrote to stdout, if asked for. */
+  out = ''
+  private readonly child: ChildProcess
+  private readonly gone: Promise<void>
+
+  constructor(place: Place, argv: readonly string[], options: { cwd?: string; keepOut?: boolean } = {}) {
+    const [command = '', ...args] = placed(place, argv)
+    this.child = spawn(command, args, {
+      cwd: options.cwd ?? here,
+      env: { ...process.env, NODE_ENV: 'production' },
+      stdio: ['ignore', options.keepOut ? 'pipe' : 'ignore', 'pipe'],
+    })
+    this.gone = new Promise((resolve, reject) => {
+      this.child.once('close', () => resolve())
+      this.child.once('error', reject)
+    })
+    this.child.stderr?.on('data', data => {
+      this.errors = (this.errors + String(data)).slice(-4000)
+    })
+    const parts: Buffer[] = []
+    this.child.stdout?.on('data', (data: Buffer) => parts.push(data))
+    this.child.once('close', () => {
+      this.out = Buffer.concat(parts).toString()
+    })
+    this.pid = this.child.pid ?? 0
+  }
+
+  get ended(): boolean {
+    return this.child.exitCode !== null || this.child.signalCode !== null
+  }
+
+  /** Resolves when it ended by itself and all its output is here. */
+  async end(): Promise<string> {
+    await this.gone
+    return this.out
+  }
+
+  async stop(): Promise<string> {
+    if (!this.ended) this.child.kill('SIGTERM')
+    const timer = setTimeout(() => this.child.kill('SIGKILL'), STOP_MS)
+    await this.gone
+    clearTimeout(timer)
+    return this.out
+  }
+
+  /** Resolves when `port` takes connections. */
+  async listens(port: number): Promise<this> {
+    for (let tries = 0; tries < 150 && !this.ended; tries++) {
+      if (await opens(port)) return this
+      await sleep(100)
+    }
+    await this.stop()
+    throw new Error(`port ${port} does not open: ${this.errors}`)
+  }
+
+  /** Its own id and those of all its descendants. */
+  tree(): number[] {
+    const parents = new Map<number, number>()
+    for (const name of readdirSync('/proc')) {
+      if (!/^\d+$/.test(name)) continue
+      const stat = readOr(`/proc/${name}/stat`, '')
+      parents.set(Number(name), Number(stat.slice(stat.lastIndexOf(')') + 4).split(' ')[0]))
+    }
+    const all = [this.pid]
+    for (let i = 0; i < all.length; i++)
+      for (const [pid, parent] of parents) if (parent === all[i]) all.push(pid)
+    return all
+  }
+}
+
+function opens(port: number): Promise<boolean> {
+  return new Promise(resolve => {
+    const socket = net.connect(port, '127.0.0.1', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', () => resolve(false))
+  })
+}
+
+function readOr(path: string, otherwise: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return otherwise
+  }
+}
+
+export function residentKb(pids: readonly number[]): number {
+  const of = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(readOr(`/proc/${pid}/status`, ''))?.[1] ?? 0)
+  return pids.reduce((sum, pid) => sum + of(pid), 0)
+}
+
+export const sleep = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms))
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = net.createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+
+export interface Distribution {
+  readonly p50: number
+  readonly p90: number
+  readonly p99: number
+  readonly max: number
+}
+
+/** What sse-load prints, as far as the benches read it. Times in microseconds. */
+export interface LoadResult {
+  readonly completed: number
+  readonly errors: number
+  readonly error_kinds: Readonly<Record<string, number>>
+  readonly concurrency: number
+  readonly events_per_s: number
+  readonly requests_per_s: number
+  readonly ttft_us: Distribution
+  readonly event_us: Distribution
+  readonly total_us: Distribution
+  readonly proxy?: {
+    readonly cpu_share: number
+    readonly cpu_us_per_event: number
+    readonly user_us_per_event: number
+    readonly rss_kb: number
+  }
+  readonly load_cpu_share: number
+}
+
+/** Compiles the two C programs if they are not newer than their sources. */
+export function build(): void {
+  execFileSync('make', ['-s'], { cwd: here, stdio: ['ignore', 2, 2] })
+}
+
+export function upstream(port: number, options: readonly string[]): Promise<Running> {
+  const process = new Running(UPSTREAM, ['./sse-upstream', '--port', String(port), ...options])
+  return process.listens(port)
+}
+
+/** 99th percentile of how late the upstream wrote its events, microseconds: above 1,000 it was the bottleneck itself. */
+export async function upstreamLateUs(port: number): Promise<number> {
+  const response = await fetch(`http://127.0.0.1:${port}/stats`)
+  const stats = (await response.json()) as { readonly late_us: Distribution }
+  return stats.late_us.p99
+}
+
+export async function load(port: number, options: readonly string[]): Promise<LoadResult> {
+  const argv = ['./sse-load', '--port', String(port), ...options]
+  const process = new Running(LOAD, argv, { keepOut: true })
+  const out = await process.end()
+  try {
+    return JSON.parse(out) as LoadResult
+  } catch {
+    throw new Error(`sse-load: ${process.errors}${out}`)
+  }
+}
+
+/** @param level  of the log: info is one line a request */
+export async function weir(
+  place: Place,
+  folder: string,
+  port: number,
+  upstreamUrl: string,
+  level: 'info' | 'warn',
+): Promise<Running> {
+  const file = join(folder, 'weir.yaml')
+  writeFileSync(file, CONFIG.replace('UPSTREAM', upstreamUrl))
+  const flags = [`--port=${port}`, '--admin-port=0', `--log-level=${level}`, '--json']
+  const argv = [process.execPath, join(root, 'dist/cli/main.js'), 'serve', '-c', file, ...flags]
+  return new Running(place, argv, { keepOut: level === 'info' }).listens(port)
+}
+
+/** Room for every stream of a bench: nothing is to queue. */
+const CONFIG = `classes:
+  chat:
+    slo:
+      target: { percentile: 90, ttft: 500ms, tpot: 100ms }
+    workload:
+      model: sim
+      input_tokens: { p50: 50, p90: 50 }
+      output_tokens: { p50: 50, p90: 200 }
+    pools: [main]
+pools:
+  main:
+    model: "*"
+    replicas: ["UPSTREAM"]
+    max_in_flight: 10000
+`
+
+/** Runs `work` in a folder that is removed afterwards. */
+export async function inFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
+  const folder = mkdtempSync(join(tmpdir(), 'weir-relay-'))
+  try {
+    return await work(folder)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** The p-quantile by the nearest rank; p from 0 to 1. */
+export function quantile(values: readonly number[], p: number): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  return sorted[Math.max(0, Math.ceil(p * sorted.length) - 1)] ?? Number.NaN
+}
+
+/** Median, and lowest and highest where there are several: `1.2 (1.1..1.5)`. */
+export function spread(values: readonly (number | undefined)[], digits: number): string {
+  const known = values.filter(value => value !== undefined && !Number.isNaN(value)) as number[]
+  if (known.length === 0) return '-'
+  const show = (value: number) =>
+    value.toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits })
+  if (known.length === 1) return show(median(known))
+  return `${show(median(known))} (${show(Math.min(...known))}..${show(Math.max(...known))})`
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  const half = sorted.length / 2
+  const low = sorted[Math.ceil(half) - 1] ?? Number.NaN
+  return Number.isInteger(half) ? (low + (sorted[half] ?? Number.NaN)) / 2 : low
+}
+
+/** Machine, versions, commit and how busy the machine was: the foot of every result. */
+export function circumstances(proxy: Place, loadBefore: number): string {
+  const git = (...args: string[]) => execFileSync('git', args, { cwd: root, encoding: 'utf8' }).trim()
+  const changed = git('status', '--porcelain', '--', 'src', 'bench/relay') === '' ? '' : ', changed'
+  const model = cpus()[0]?.model ?? 'unknown CPU'
+  const priority = realtime ? 'real-time priority (load over upstream over proxy)' : 'ordinary priority'
+  return `Commit ${git('rev-parse', '--short', 'HEAD')}${changed}, Node ${process.version}, Linux ${release()}, ${cpus().length} cores (${model}).
+The proxy ran on ${proxy === ONE_CORE ? 'core 0' : 'both cores'}, upstream and load on core 1, with ${priority}.
+Load average of the machine before the first run: ${loadBefore.toFixed(2)}; after the last: ${loadavg()[0]?.toFixed(2)}.`
+}
