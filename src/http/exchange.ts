@@ -18,7 +18,8 @@ import type { UsageAsking } from './usage-asking.js'
 
 /** What all requests of one server share. */
 export interface ExchangeContext {
-  readonly config: Resolved
+  /** The one that runs now. A reload replaces it as a whole; ids keep their meaning, so open requests can go on. */
+  config: Resolved
   readonly driver: Driver
   readonly relay: Relay
   readonly clock: Clock

@@ -21,15 +21,21 @@ export class ModelList {
 
   /** @param ask  used for pools that take any model (`model: "*"`), whose models only their replicas know */
   constructor(
-    private readonly config: Resolved,
+    private config: Resolved,
     private readonly ask: AskModels,
     private readonly clock: Clock,
   ) {}
+
+  reconfigure(config: Resolved): void {
+    this.config = config
+    this.asked.clear()
+  }
 
   async entries(): Promise<readonly ModelEntry[]> {
     const { pools, routes } = this.config.policy
     const names = new Set<string>()
     for (const pool of pools) {
+      if (pool.retired) continue
       if (pool.model !== undefined) names.add(pool.model)
       else for (const model of await this.askedModels(pool.id)) names.add(model)
     }

@@ -7,6 +7,9 @@ import type { PolicySpec, PolicyState } from '../policy/policy.js'
 /** Whether new requests may be sent here, and why not. */
 export type Readiness = { readonly ready: true } | { readonly ready: false; readonly why: string }
 
+/** What came of a reload: `why` names what is wrong, and the config that ran goes on. */
+export type ReloadResult = { readonly ok: true } | { readonly ok: false; readonly why: string }
+
 export interface OpsOptions {
   /** Where it listens, and the token it asks for. Beyond loopback there has to be one. */
   readonly admin: { readonly host: string; readonly port: number; readonly token: string | undefined }
@@ -14,6 +17,8 @@ export interface OpsOptions {
   /** `Recorder` is one. */
   readonly metrics: { readonly contentType: string; text(): Promise<string> }
   ready(): Readiness
+  /** What `POST /-/reload` does. */
+  reload?(): Promise<ReloadResult>
   /** What `/api/state` shows beside the version; see `namedState`. */
   state(): object
 }
@@ -48,7 +53,10 @@ export function opsServer(options: OpsOptions): OpsServer {
   const secret = token === undefined ? undefined : digest(Buffer.from(token))
   const hosts = new Set(['localhost', '127.0.0.1', '[::1]', bracketed(host)])
 
-  const routes = new Map<string, { readonly open: boolean; answer(): Answer | Promise<Answer> }>([
+  const routes = new Map<
+    string,
+    { readonly open: boolean; readonly posted?: true; answer(): Answer | Promise<Answer> }
+  >([
     ['/livez', { open: true, answer: () => json(200, { live: true }) }],
     [
       '/readyz',
@@ -77,6 +85,18 @@ export function opsServer(options: OpsOptions): OpsServer {
     ],
   ])
 
+  const { reload } = options
+  if (reload !== undefined) {
+    routes.set('/-/reload', {
+      open: false,
+      posted: true,
+      answer: async () => {
+        const result = await reload()
+        return json(result.ok ? 200 : 422, result)
+      },
+    })
+  }
+
   /** In this order: nobody without the token learns which paths there are. */
   const answer = async (request: IncomingMessage): Promise<Answer> => {
     const asked = request.headers.host ?? ''
@@ -99,6 +119,7 @@ export function opsServer(options: OpsOptions): OpsServer {
     if (route === undefined) {
       return refusal(404, `Nothing here. There is ${[...routes.keys()].join(', ')}.`)
     }
+    if (route.posted) return reads ? refusal(405, 'Send a POST.', { allow: 'POST' }) : route.answer()
     return reads ? route.answer() : refusal(405, 'This path is only read.', { allow: 'GET, HEAD' })
   }
 
@@ -132,6 +153,9 @@ export function opsServer(options: OpsOptions): OpsServer {
   }
 }
 
+/** Not what is no longer in the config. */
+const isShown = (one: { readonly retired?: true }): boolean => one.retired !== true
+
 /** The policy's state with names in place of ids, for `/api/state`. */
 export function namedState(
   spec: Pick<PolicySpec, 'classes' | 'pools' | 'replicas'>,
@@ -141,7 +165,7 @@ export function namedState(
   const totals = new Map(state.totals.map(row => [row.cls, row]))
   return {
     open: state.open,
-    classes: spec.classes.map(cls => ({
+    classes: spec.classes.filter(isShown).map(cls => ({
       name: cls.name,
       pools: cls.pools.map(id => spec.pools[id]?.name),
       queue_depth: depths.get(cls.id) ?? 0,
@@ -149,7 +173,7 @@ export function namedState(
       offered: totals.get(cls.id)?.offered,
       verdicts: totals.get(cls.id)?.verdicts,
     })),
-    pools: spec.pools.map(pool => ({
+    pools: spec.pools.filter(isShown).map(pool => ({
       name: pool.name,
       model: pool.model ?? '*',
       replicas: state.replicas

@@ -10,18 +10,23 @@ import type { Exchange, Report } from './exchange.js'
 import type { EarlyVerdict } from './server.js'
 
 export class RequestLog {
-  private readonly named: ReadonlySet<string>
+  private named: ReadonlySet<string> = new Set()
 
   constructor(
     private readonly log: Logger,
-    private readonly config: Resolved,
+    private config: Resolved,
     private readonly recorder: Recorder,
   ) {
+    this.reconfigure(config)
+  }
+
+  reconfigure(config: Resolved): void {
     const { pools, routes } = config.policy
     const names = [
       ...pools.map(pool => pool.model),
       ...routes.flatMap(route => [route.when.model, route.rewriteModel]),
     ]
+    this.config = config
     this.named = new Set(names.filter(name => name !== undefined))
   }
 

@@ -1,12 +1,14 @@
 /** The data port: builds fastify from a config and a policy, and walks each request to its exchange. */
 
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify'
+import type { Resolved } from '../config/resolved.js'
 import type { ClassId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
+import { wholeBody } from './body-bytes.js'
 import { type Caller, MEASURED, notJson, Refusal, requestId, startExchange } from './chat.js'
 import { onceClosed } from './closed.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
@@ -15,7 +17,8 @@ import type { ModelList } from './models.js'
 /** Endings that no exchange reports, since none was begun. */
 export type EarlyVerdict = 'client_error' | 'client_left' | 'shed'
 
-export interface ServerOptions extends ExchangeContext {
+export interface ServerOptions {
+  readonly context: ExchangeContext
   readonly models: ModelList
   /** A request ended before its exchange began. */
   readonly early: (verdict: EarlyVerdict, answer: Answer | undefined, id: string) => void
@@ -24,6 +27,8 @@ export interface ServerOptions extends ExchangeContext {
 }
 
 export interface DataServer {
+  /** An exchange is closed: nothing of it is left to cut off. */
+  ended(exchange: Exchange): void
   listen(): Promise<AddressInfo>
   /** No new requests from now on; resolves when the last answer is with the kernel, or its client left. */
   drain(): Promise<void>
@@ -36,11 +41,14 @@ declare module 'fastify' {
   interface FastifyRequest {
     arrivedAt: Ms
     caller: Caller | undefined
+    /** The config that `caller` was found under. */
+    askedUnder: Resolved | undefined
   }
 }
 
 export function dataServer(options: ServerOptions): DataServer {
-  const { config, clock, models } = options
+  const { context, models } = options
+  const { listen, limits } = context.config
   const open = new Set<Exchange>()
   /** Requests taken whose answer is not out, those whose body is on its way included, by their connection. */
   const unanswered = new Map<Socket, ServerResponse>()
@@ -48,17 +56,8 @@ export function dataServer(options: ServerOptions): DataServer {
   const garbled = new WeakSet<Socket>()
   let draining = false
   let emptied: (() => void) | undefined
-  const context: ExchangeContext = {
-    ...options,
-    ended(exchange, report) {
-      open.delete(exchange)
-      options.ended(exchange, report)
-    },
-  }
-
   const app: FastifyInstance = Fastify({
     logger: false,
-    bodyLimit: config.limits.body,
     // The five clocks are Weir's own; Node's would cut long streams and slow uploads by surprise.
     requestTimeout: 0,
     connectionTimeout: 0,
@@ -66,7 +65,7 @@ export function dataServer(options: ServerOptions): DataServer {
     return503OnClosing: false,
     forceCloseConnections: true,
     routerOptions: { ignoreTrailingSlash: false, maxParamLength: 200 },
-    http: { maxHeaderSize: config.limits.headers },
+    http: { maxHeaderSize: limits.headers },
     clientErrorHandler(error, socket) {
       const response = unanswered.get(socket)
       // A connection that breaks, or ends in mid-request, is no bad request: its request, if any, knows what that means.
@@ -84,13 +83,16 @@ export function dataServer(options: ServerOptions): DataServer {
     },
   })
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
+  app.addContentTypeParser('*', (request: FastifyRequest, payload: IncomingMessage) =>
+    wholeBody(request, payload, context.config.limits.body),
+  )
   app.decorateRequest('arrivedAt', 0)
   app.decorateRequest('caller', undefined)
+  app.decorateRequest('askedUnder', undefined)
 
   /** Refuses before the body is read whatever needs no body to be refused. */
   app.addHook('onRequest', async (request, reply) => {
-    request.arrivedAt = clock.now()
+    request.arrivedAt = context.clock.now()
     if (draining) {
       const message = 'This router is shutting down and takes no new requests. Retry in 1 s.'
       throw new Refusal({ code: 'weir_draining', message, retryAfterMs: 1000 }, ['connection', 'close'])
@@ -102,6 +104,13 @@ export function dataServer(options: ServerOptions): DataServer {
       if (unanswered.size === 0) emptied?.()
     })
     if (request.is404) return
+    callerOf(request)
+  })
+
+  /** Who asks, and for which class; found out again where the config has changed since. */
+  function callerOf(request: FastifyRequest): Caller {
+    const { config } = context
+    if (request.caller !== undefined && request.askedUnder === config) return request.caller
     const key = config.keys === undefined ? undefined : keyOf(request.headers, config.keys)
     if (config.keys !== undefined && key === undefined) {
       throw new Refusal({
@@ -109,13 +118,15 @@ export function dataServer(options: ServerOptions): DataServer {
         message: 'No known API key was sent. Send yours as "authorization: Bearer KEY".',
       })
     }
+    request.askedUnder = config
     request.caller = { arrivedAt: request.arrivedAt, key, prefixClass: prefixClass(request) }
-  })
+    return request.caller
+  }
 
   for (const prefix of ['', '/v1', '/:weirClass/v1']) {
     for (const path of Object.keys(MEASURED)) {
       app.post(`${prefix}${path}`, (request, reply) => {
-        const exchange = startExchange(context, request, reply, request.caller!, path)
+        const exchange = startExchange(context, request, reply, callerOf(request), path)
         open.add(exchange)
         exchange.start()
       })
@@ -139,7 +150,7 @@ export function dataServer(options: ServerOptions): DataServer {
 
   app.setErrorHandler((error: Error & { statusCode?: number; code?: string }, request, reply) => {
     const id = requestId(request.headers['x-request-id'])
-    const refusal = refusalOf(error, config.limits.body)
+    const refusal = refusalOf(error, context.config.limits.body)
     if (refusal.answer.code === 'weir_internal') options.fault(error, id)
     // A client that breaks off in mid-body is no longer there to be told.
     const left = request.raw.destroyed && !request.raw.complete && !garbled.has(request.raw.socket)
@@ -159,14 +170,15 @@ export function dataServer(options: ServerOptions): DataServer {
   function prefixClass(request: FastifyRequest): ClassId | undefined {
     const { weirClass } = request.params as { readonly weirClass?: string }
     if (weirClass === undefined) return undefined
-    const id = config.classIds.get(weirClass)
+    const id = context.config.classIds.get(weirClass)
     if (id === undefined) throw unknownRoute(request)
     return id
   }
 
   return {
+    ended: exchange => open.delete(exchange),
     async listen() {
-      await app.listen({ host: config.listen.host, port: config.listen.port })
+      await app.listen({ host: listen.host, port: listen.port })
       return app.server.address() as AddressInfo
     },
     drain() {

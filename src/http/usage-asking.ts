@@ -8,11 +8,20 @@ import type { PoolId } from '../request.js'
 type Standing = 'unproven' | 'proven' | 'off'
 
 export class UsageAsking {
-  private readonly standings: Standing[]
+  private asked: readonly boolean[] = []
+  private readonly standings: Standing[] = []
 
   /** @param asked  by pool id: `ask_usage` */
   constructor(asked: readonly boolean[]) {
-    this.standings = asked.map(ask => (ask ? 'unproven' : 'off'))
+    this.reconfigure(asked)
+  }
+
+  /** What was found out about a pool stands until its `ask_usage` changes. */
+  reconfigure(asked: readonly boolean[]): void {
+    asked.forEach((ask, pool) => {
+      if (ask !== this.asked[pool]) this.standings[pool] = ask ? 'unproven' : 'off'
+    })
+    this.asked = asked
   }
 
   asks(pool: PoolId): boolean {

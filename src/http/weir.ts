@@ -3,17 +3,19 @@ import type { AddressInfo } from 'node:net'
 import { performance } from 'node:perf_hooks'
 import type { Logger } from 'pino'
 import { Registry } from 'prom-client'
+import { carryOver } from '../config/carry.js'
 import type { Resolved } from '../config/resolved.js'
 import { Driver } from '../live/driver.js'
 import { watchEventLoop } from '../metrics/eventloop.js'
 import { Recorder } from '../metrics/record.js'
 import type { Policy } from '../policy/policy.js'
 import type { Clock, Ms } from '../time.js'
+import type { Endpoint } from '../upstream/call.js'
 import { modelsOf } from '../upstream/probe.js'
 import { undiciRelay } from '../upstream/undici-relay.js'
 import type { ExchangeContext } from './exchange.js'
 import { ModelList } from './models.js'
-import { namedState, opsServer } from './ops.js'
+import { namedState, opsServer, type ReloadResult } from './ops.js'
 import { RequestLog } from './request-log.js'
 import { dataServer } from './server.js'
 import { UsageAsking } from './usage-asking.js'
@@ -25,6 +27,8 @@ export interface WeirOptions {
   readonly version: string
   /** The monotonic clock of the process unless given. */
   readonly clock?: Clock
+  /** What `POST /-/reload` does; without it there is no such route. */
+  readonly reload?: () => Promise<ReloadResult>
   /** Between comments on a silent stream that has its head; 15 s unless given. */
   readonly commentEveryMs?: Ms
 }
@@ -38,6 +42,11 @@ const LAST_WORDS_MS: Ms = 1000
 export interface Weir {
   readonly data: AddressInfo
   readonly admin: AddressInfo
+  /**
+   * Follows a new config, all at once; nothing that is open is cut.
+   * @throws Error that says what only a restart can change; then nothing has changed
+   */
+  reconfigure(config: Resolved): void
   /** Takes no new requests; resolves when the last has ended, or has been cut off after `graceMs`. */
   drain(graceMs: Ms): Promise<void>
   /** Closes both ports and all connections. */
@@ -54,13 +63,8 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   )
   const requests = new RequestLog(log, config, recorder)
   const driver = new Driver(policy, clock, decision => requests.news(decision))
-  const relay = undiciRelay(
-    config.replicas.map(replica => ({
-      ...replica,
-      connectMs: config.pools[replica.pool]!.timeouts.connectMs,
-    })),
-  )
-  const models = new ModelList(config, pool => askPool(config, pool), clock)
+  const relay = undiciRelay(endpointsOf(config))
+  const models = new ModelList(config, pool => askPool(context.config, pool), clock)
   let draining = false
 
   const context: ExchangeContext = {
@@ -69,14 +73,17 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     relay,
     clock,
     asking: new UsageAsking(config.pools.map(pool => pool.askUsage)),
-    ended: (exchange, report) => requests.ended(exchange, report),
+    ended(exchange, report) {
+      server.ended(exchange)
+      requests.ended(exchange, report)
+    },
     rerouted: (pool, failure) => requests.rerouted(pool, failure),
     warn: (fields, message) => log.warn(fields, message),
     repeated: replica => requests.repeated(replica),
     commentEveryMs: options.commentEveryMs ?? COMMENT_EVERY_MS,
   }
   const server = dataServer({
-    ...context,
+    context,
     models,
     early: (verdict, answer, id) => requests.early(verdict, answer, id),
     fault: (error, id) => log.error({ err: error, id }, 'a fault of the router itself; please report it'),
@@ -86,7 +93,8 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     version,
     metrics: recorder,
     ready: () => (draining ? { ready: false, why: 'draining' } : { ready: true }),
-    state: () => namedState(config.policy, policy.state(clock.now())),
+    state: () => namedState(context.config.policy, policy.state(clock.now())),
+    ...(options.reload !== undefined && { reload: options.reload }),
   })
   const stopWatching = watchEventLoop(clock, delay => recorder.eventLoopDelay(delay))
   const close = async (): Promise<void> => {
@@ -99,6 +107,21 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     return {
       data,
       admin,
+      reconfigure(next) {
+        const fixed = fixedChanges(context.config, next)
+        if (fixed.length > 0) {
+          throw new Error(`${fixed.join(', ')} cannot change while Weir runs: restart it, or change it back`)
+        }
+        const carried = carryOver(next, context.config)
+        context.config = carried
+        context.asking.reconfigure(carried.pools.map(pool => pool.askUsage))
+        models.reconfigure(carried)
+        requests.reconfigure(carried)
+        recorder.reconfigure(carried.policy)
+        // Before the policy, which may send to a new replica at once.
+        relay.reconfigure(endpointsOf(carried))
+        driver.reconfigure(carried.policy)
+      },
       async drain(graceMs) {
         draining = true
         const drained = server.drain()
@@ -112,6 +135,31 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     await close()
     throw error
   }
+}
+
+/** By replica id. */
+function endpointsOf(config: Resolved): Endpoint[] {
+  return config.replicas.map(replica => ({
+    ...replica,
+    connectMs: config.pools[replica.pool]!.timeouts.connectMs,
+    retired: config.policy.replicas[replica.id]?.retired === true,
+  }))
+}
+
+/** What the listeners were opened with, where the new config has it otherwise. */
+function fixedChanges(running: Resolved, next: Resolved): string[] {
+  const fixed = ({ listen, admin, limits }: Resolved) => ({
+    'listen.host': listen.host,
+    'listen.port': listen.port,
+    'admin.host': admin.host,
+    'admin.port': admin.port,
+    'admin.token': admin.token,
+    'limits.headers': limits.headers,
+  })
+  const before = fixed(running)
+  return Object.entries(fixed(next)).flatMap(([key, value]) =>
+    value === before[key as keyof typeof before] ? [] : [key],
+  )
 }
 
 /** Waits for `done`, for `ms` at most. @returns whether it came to be */
@@ -128,7 +176,7 @@ async function within(done: Promise<void>, ms: Ms): Promise<boolean> {
 /** Models of a pool: those of the first replica that answers. */
 async function askPool(config: Resolved, pool: number): Promise<readonly string[]> {
   const asked = config.replicas
-    .filter(replica => replica.pool === pool)
+    .filter(({ id, pool: of }) => of === pool && !config.policy.replicas[id]?.retired)
     .map(({ origin, basePath }) => modelsOf(origin + basePath, config.pools[pool]?.apiKey))
   return Promise.any(asked)
 }

@@ -1,6 +1,6 @@
 /** Drives the policy on the real clock: hands its decisions to whoever waits for them, and wakes what asked to be woken. */
 import type { Decision, Ending, Failure } from '../policy/decision.js'
-import type { Policy } from '../policy/policy.js'
+import type { Policy, PolicySpec } from '../policy/policy.js'
 import type { RequestFacts, Ticket } from '../request.js'
 import type { Judgement } from '../slo/verdict.js'
 import type { Clock, Ms } from '../time.js'
@@ -61,6 +61,11 @@ export class Driver {
     this.outlets.delete(ticket)
     this.deliver(decisions)
     return judgement
+  }
+
+  /** The policy follows a new config. */
+  reconfigure(spec: PolicySpec): void {
+    this.deliver(this.policy.reconfigure(spec, this.clock.now()))
   }
 
   /** Looks after the clocks of `timed` until `unwatch`. Call again after `dueAt` moved earlier. */

@@ -1,5 +1,17 @@
 /** What a relay is: one request to one replica, its answer handed over as it comes. */
 import type { ReplicaId } from '../request.js'
+import type { Ms } from '../time.js'
+
+/** One replica to connect to. */
+export interface Endpoint {
+  readonly id: ReplicaId
+  /** scheme://host:port */
+  readonly origin: string
+  readonly basePath: string
+  readonly connectMs: Ms
+  /** No calls will come for it. */
+  readonly retired: boolean
+}
 
 export interface CallRequest {
   /** Begins with a slash; the replica's base path is put before it. */
@@ -46,6 +58,11 @@ export interface Call {
 
 export interface Relay {
   call(replica: ReplicaId, request: CallRequest, handler: AnswerHandler): Call
-  /** Closes idle connections, and waits for none. */
+  /**
+   * Follows a new list of endpoints, by replica id. Calls to one that is gone, or that changed, go on; its idle
+   * connections are closed.
+   */
+  reconfigure(endpoints: readonly Endpoint[]): void
+  /** Closes all connections at once. */
   close(): Promise<void>
 }

@@ -2,18 +2,8 @@
 import diagnostics from 'node:diagnostics_channel'
 import type { Socket } from 'node:net'
 import { buildConnector, Client, type Dispatcher, Pool } from 'undici'
-import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
-import type { AnswerHandler, Call, CallFailure, CallRequest, Relay } from './call.js'
-
-/** One endpoint to connect to. */
-export interface Endpoint {
-  readonly id: ReplicaId
-  /** scheme://host:port */
-  readonly origin: string
-  readonly basePath: string
-  readonly connectMs: Ms
-}
+import type { AnswerHandler, Call, CallFailure, CallRequest, Endpoint, Relay } from './call.js'
 
 /** undici's own header and body clocks would cut healthy streams: all clocks are the caller's. */
 const NO_CLOCKS = { headersTimeout: 0, bodyTimeout: 0 }
@@ -43,26 +33,42 @@ interface Target {
 
 /** @param endpoints  by replica id */
 export function undiciRelay(endpoints: readonly Endpoint[]): Relay {
-  const targets = endpoints.map((endpoint): Target => {
-    const options = {
-      ...NO_CLOCKS,
-      pipelining: 1,
-      keepAliveTimeout: KEEP_ALIVE_MS,
-      keepAliveMaxTimeout: 60_000,
-      connect: markingConnector(endpoint.connectMs),
-    }
-    return { endpoint, options, pool: new Pool(endpoint.origin, { ...options, connections: null }) }
-  })
-  return {
+  const targets: Target[] = []
+  const relay: Relay = {
     call(replica, request, handler) {
       const target = targets[replica]
       if (target === undefined) throw new Error(`no replica ${replica}`)
       return new UndiciCall(target, request, handler)
     },
+    reconfigure(next) {
+      for (const endpoint of next) {
+        const target = targets[endpoint.id]
+        const { connectMs, retired } = endpoint
+        if (target?.endpoint.connectMs === connectMs && target.endpoint.retired === retired) continue
+        // Both wait for what runs on them; a call to one that is retired is refused.
+        target?.pool.close().catch(() => undefined)
+        const replacing = targetOf(endpoint)
+        if (retired) replacing.pool.close().catch(() => undefined)
+        targets[endpoint.id] = replacing
+      }
+    },
     async close() {
       await Promise.all(targets.map(target => target.pool.destroy()))
     },
   }
+  relay.reconfigure(endpoints)
+  return relay
+}
+
+function targetOf(endpoint: Endpoint): Target {
+  const options = {
+    ...NO_CLOCKS,
+    pipelining: 1,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    keepAliveMaxTimeout: 60_000,
+    connect: markingConnector(endpoint.connectMs),
+  }
+  return { endpoint, options, pool: new Pool(endpoint.origin, { ...options, connections: null }) }
 }
 
 /** A connector whose sockets tell on their errors whether they were dead when the request was sent on them. */
