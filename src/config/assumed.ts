@@ -41,6 +41,7 @@ export function assumedConfig(
         model: model === undefined || more.length > 0 ? '*' : model,
         replicas: [...upstreams],
         api_key: apiKey ?? '',
+        allow: ['embeddings', 'audio', 'images', 'files', 'rerank', 'tokenize'],
       },
     },
     routes: [

@@ -10,6 +10,9 @@ import type { Partly } from './validate.js'
 /** Classes are also paths, and these paths are Weir's own. */
 const OWN_PATHS = ['v1', 'metrics', 'api', 'livez', 'readyz']
 
+/** Members of a body without which there is no request. */
+const NEEDED = ['model', 'messages', 'prompt', 'input', 'stream']
+
 /**
  * Tells `source` every problem between the fields. Parts that were wrong in themselves are missing from
  * `config` and are passed over.
@@ -218,6 +221,14 @@ function checkPool(
         fix: 'remove one of the two; a pool may serve many classes',
       })
     } else owners.set(url.name, name)
+  }
+  for (const [index, member] of (pool?.refuse_members ?? []).entries()) {
+    if (member === undefined || !NEEDED.includes(member)) continue
+    source.complain([...at, 'refuse_members', index], {
+      got: showValue(member),
+      allowed: `any member but ${listed(NEEDED)}`,
+      fix: 'remove it: nearly every request has it',
+    })
   }
   if (pool?.pass_authorization !== true) return
   const keyed = typeof config.auth === 'object' && config.auth.keys !== undefined

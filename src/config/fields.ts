@@ -11,6 +11,7 @@ import {
   group,
   host,
   names,
+  namesOrNone,
   object,
   port,
   share,
@@ -208,6 +209,9 @@ const poolTimeouts = object(
   'The clocks of this pool; those not named are the top-level ones.',
 )
 
+/** Routes that are passed through, by what they are for. */
+export const GROUPS = ['embeddings', 'audio', 'images', 'files', 'rerank', 'tokenize', 'realtime'] as const
+
 const ENGINES = ['auto', 'vllm', 'sglang', 'trtllm', 'llamacpp', 'openai'] as const
 
 const pool = object(
@@ -272,13 +276,21 @@ const pool = object(
       'Hand the client’s own credentials on. Not with keys and not with api_key.',
       false,
     ),
-    send_priority: Type.Literal(false, {
+    send_priority: flag(
+      'Send the class’s priority to its replicas, in place of the client’s. For engines that schedule by it.',
+      false,
+    ),
+    refuse_members: namesOrNone(
+      'names of members of a request body',
+      'Members that only operators may set; a body with one of them is a 400. [kv_transfer_params].',
+    ),
+    allow: Type.Array(Type.Enum([...GROUPS], { 'x-unit': 'name', 'x-allowed': GROUPS.join(', ') }), {
       ...about({
-        unit: 'flag',
-        allowed: 'false',
-        doc: 'Only false for now: priorities are not sent to engines yet.',
+        unit: 'list',
+        allowed: `a list of ${GROUPS.join(', ')}`,
+        doc: 'Further routes passed to its replicas, unmeasured. [embeddings]: POST /v1/embeddings. Others are 404.',
       }),
-      default: false,
+      default: [],
     }),
     timeouts: Type.Optional(poolTimeouts),
   },
@@ -436,6 +448,16 @@ export const ConfigFields = Type.Object(
       },
       'Before the commit a failed request goes to one other replica, within this budget.',
     ),
+    cors: group(
+      {
+        origins: namesOrNone(
+          'origins as browsers send them, https://app.example, or "*"',
+          'Pages that may call from a browser. [https://app.example]; "*" is any page.',
+          '^([*]|[a-z][a-z0-9+.-]*://[^/?#A-Z\\s]+)$',
+        ),
+      },
+      'Which web pages may read the answers. Without origins: none.',
+    ),
     overload_status: Type.Enum([503, 429], {
       ...about({
         unit: 'status',
@@ -525,8 +547,6 @@ export const NOT_BUILT: readonly (readonly [path: string, means: string])[] = [
   ['state_dir', 'nothing is kept over a restart'],
   ['admission', 'admission has no knobs'],
   ['autoscale', 'replicas are not scaled'],
-  ['pools.*.send_priority', 'engines are not told priorities'],
-  ['pools.*.refuse_members', 'no body members are refused'],
   ['pools.*.fallback', 'a request stays with its model'],
   ['pools.*.sweep', 'sweeps are not read'],
 ]

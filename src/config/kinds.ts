@@ -151,6 +151,18 @@ export const names = (allowed: string, doc: string, missing?: string) =>
     }),
   })
 
+/** Names that may be few or none: without the key it is empty. */
+export const namesOrNone = (allowed: string, doc: string, pattern?: string) =>
+  Type.Array(
+    Type.String({
+      minLength: 1,
+      ...(pattern === undefined ? {} : { pattern }),
+      'x-allowed': allowed,
+      'x-unit': 'name',
+    }),
+    { ...about({ unit: 'list', allowed: `a list of ${allowed}`, doc }), default: [] },
+  )
+
 export const port = (byDefault: number) =>
   whole('port', 0, 'Port. 0 takes a free one, which the log names.', {
     default: byDefault,

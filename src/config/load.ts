@@ -20,7 +20,12 @@ export interface Overrides {
 }
 
 export type Loaded =
-  | { readonly ok: Resolved; readonly warnings: readonly Problem[] }
+  | {
+      readonly ok: Resolved
+      readonly warnings: readonly Problem[]
+      /** What it was read from: the config file, and the keys file if there is one. */
+      readonly files: readonly string[]
+    }
   | {
       readonly ok?: undefined
       /** Never empty; by line. */
@@ -82,7 +87,8 @@ function finish(source: Source, env: Env | undefined, overrides: Overrides): Loa
   // Without a problem nothing was taken out, so the parts are whole.
   const whole = config as ConfigFields
   const wholeKeys = keys as KeysFields | undefined
-  return { ok: resolve(whole, wholeKeys), warnings: byLine(warningsOf(source, whole, wholeKeys)) }
+  const files = keysSource === undefined ? [source.file] : [source.file, keysSource.file]
+  return { ok: resolve(whole, wholeKeys), warnings: byLine(warningsOf(source, whole, wholeKeys)), files }
 }
 
 function failed(...sources: readonly (Source | undefined)[]): Loaded {

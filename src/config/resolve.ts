@@ -29,6 +29,7 @@ export function resolve(config: ConfigFields, keys: KeysFields | undefined): Res
     },
     commitAfterMs: classes.map(([, cls]) => durationMs(cls.commit_after ?? config.commit_after)),
     overloadStatus: config.overload_status === 429 ? 429 : 503,
+    cors: config.cors.origins,
     pools: pools.map(([name, pool]) => resolveWire(idIn(poolIds, name), pool, config)),
     replicas: wires,
     classIds,
@@ -142,6 +143,9 @@ function resolveWire(id: PoolId, pool: PoolFields, config: ConfigFields): PoolWi
     apiKey: given(pool.api_key),
     askUsage: pool.ask_usage,
     passAuthorization: pool.pass_authorization,
+    sendPriority: pool.send_priority,
+    refuseMembers: pool.refuse_members,
+    allow: new Set(pool.allow),
     engine: pool.engine,
   }
 }
@@ -188,9 +192,15 @@ function resolveRoute(route: RouteFields, classes: ReadonlyMap<string, ClassId>)
   }
 }
 
-/** Freezes all the way down, but for Maps and bytes, which cannot be. Their types are read-only. */
+/** Freezes all the way down, but for Maps, Sets and bytes, which cannot be. Their types are read-only. */
 function freeze<T>(value: T): T {
-  if (typeof value !== 'object' || value === null || value instanceof Map || ArrayBuffer.isView(value))
+  if (
+    typeof value !== 'object' ||
+    value === null ||
+    value instanceof Map ||
+    value instanceof Set ||
+    ArrayBuffer.isView(value)
+  )
     return value
   for (const part of Object.values(value)) freeze(part)
   return Object.freeze(value)

@@ -11,6 +11,9 @@ export interface Timeouts {
   readonly totalMs: Ms | undefined
 }
 
+/** Routes that a pool may allow, by what they are for; they are passed on unmeasured. */
+export type Group = 'embeddings' | 'audio' | 'images' | 'files' | 'rerank' | 'tokenize' | 'realtime'
+
 /** What the sockets need to know of a pool; what decides about it is in `policy.pools[id]`. */
 export interface PoolWire {
   readonly id: PoolId
@@ -21,6 +24,12 @@ export interface PoolWire {
   readonly askUsage: boolean
   /** Hand the client's own credentials on. Only where the pool has no `apiKey`. */
   readonly passAuthorization: boolean
+  /** Send the class's priority in place of the client's. */
+  readonly sendPriority: boolean
+  /** Top-level members of a body that are refused. */
+  readonly refuseMembers: readonly string[]
+  /** Groups of routes that are passed through to its replicas. */
+  readonly allow: ReadonlySet<Group>
   /** Kind of server, as configured; all are spoken to alike. */
   readonly engine?: 'auto' | 'vllm' | 'sglang' | 'trtllm' | 'llamacpp' | 'openai'
 }
@@ -50,6 +59,8 @@ export interface Resolved {
   /** By class id: when a silent stream commits; undefined is `never`. */
   readonly commitAfterMs: readonly (Ms | undefined)[]
   readonly overloadStatus: 503 | 429
+  /** Origins of pages that may read answers; `*` is any. */
+  readonly cors: readonly string[]
   /** By pool id. */
   readonly pools: readonly PoolWire[]
   /** By replica id. */

@@ -82,6 +82,6 @@ function rowOf(field: Field, path: string, needed: boolean): string {
 
 function defaultOf(field: Field, needed: boolean): string {
   if (field.default === undefined) return needed ? '**required**' : ''
-  if (field.default === '') return 'none'
+  if (field.default === '' || Array.isArray(field.default)) return 'none'
   return typeof field.default === 'object' ? '' : `\`${field.default}\``
 }

@@ -20,6 +20,7 @@ export function warningsOf(
     found.push(source.problem(path, complaint, at))
   }
   warnOfCommit(config, warn)
+  warnOfCors(config, warn)
   warnOfClasses(config, warn)
   warnOfReach(config, keys, warn)
   return found
@@ -40,6 +41,16 @@ function warnOfCommit(config: ConfigFields, warn: Warn): void {
       fix: 'write less than 60s, or never if nothing in between cuts',
     })
   }
+}
+
+function warnOfCors({ cors }: ConfigFields, warn: Warn): void {
+  const any = cors.origins.indexOf('*')
+  if (any < 0) return
+  warn(['cors', 'origins', any], {
+    got: '*',
+    allowed: 'anything; but every web page may then call from its visitors’ browsers and read the answers',
+    fix: 'name the pages that should: https://app.example',
+  })
 }
 
 function warnOfClasses(config: ConfigFields, warn: Warn): void {
@@ -119,8 +130,8 @@ function warnOfReach(config: ConfigFields, keys: KeysFields | undefined, warn: W
       'key',
     )
   }
-  for (const name of Object.keys(config.pools)) {
-    if (Object.values(config.classes).some(cls => cls.pools.includes(name))) continue
+  for (const [name, { allow }] of Object.entries(config.pools)) {
+    if (allow.length > 0 || Object.values(config.classes).some(cls => cls.pools.includes(name))) continue
     warn(
       ['pools', name],
       {

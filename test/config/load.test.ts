@@ -41,6 +41,7 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
     limits: { body: 32 * 1024 ** 2, headers: 16 * 1024, event: 8 * 1024 ** 2 },
     commitAfterMs: [30_000],
     overloadStatus: 503,
+    cors: [],
     pools: [
       {
         id: 0,
@@ -48,6 +49,9 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
         apiKey: undefined,
         askUsage: true,
         passAuthorization: false,
+        sendPriority: false,
+        refuseMembers: [],
+        allow: new Set(),
         engine: 'auto',
       },
     ],
@@ -123,6 +127,7 @@ timeouts: { connect: 1s, first_token: off, stall: 1.5s, total: 2h }
 commit_after: never
 retries: { share: 0, floor: 0 }
 overload_status: 429
+cors: { origins: [https://app.example, "http://localhost:3000"] }
 classes:
   chat:
     slo:
@@ -147,7 +152,9 @@ pools:
     max_in_flight: 3
     ask_usage: false
     pass_authorization: true
-    send_priority: false
+    send_priority: true
+    refuse_members: [kv_transfer_params, cache_salt]
+    allow: [embeddings, realtime]
     timeouts: { stall: 5m }
   b: { model: m, replicas: [http://10.0.0.1:8000/v1], api_key: sk-up }
 routes:
@@ -161,6 +168,7 @@ routes:
   t.same(config.limits, { body: 1024 ** 3, headers: 512, event: 1536 })
   t.same(config.commitAfterMs, [0, undefined])
   t.equal(config.overloadStatus, 429)
+  t.same(config.cors, ['https://app.example', 'http://localhost:3000'])
   t.same(
     config.pools.map(pool => pool.timeouts),
     [
@@ -169,7 +177,15 @@ routes:
     ],
   )
   t.match(config.pools, [
-    { apiKey: undefined, askUsage: false, passAuthorization: true, engine: 'vllm' },
+    {
+      apiKey: undefined,
+      askUsage: false,
+      passAuthorization: true,
+      sendPriority: true,
+      refuseMembers: ['kv_transfer_params', 'cache_salt'],
+      allow: new Set(['embeddings', 'realtime']),
+      engine: 'vllm',
+    },
     { apiKey: 'sk-up', askUsage: true, passAuthorization: false, engine: 'auto' },
   ])
   t.same(config.replicas, [
@@ -224,8 +240,8 @@ routes:
 t.test('the resolved form is frozen all the way down', async t => {
   const seen: string[] = []
   const thawed = (value: unknown, path: string): void => {
-    if (typeof value !== 'object' || value === null || value instanceof Map || ArrayBuffer.isView(value))
-      return
+    if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return
+    if (value instanceof Map || value instanceof Set) return
     if (!Object.isFrozen(value)) seen.push(path)
     for (const [key, part] of Object.entries(value)) thawed(part, `${path}.${key}`)
   }

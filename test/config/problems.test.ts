@@ -265,13 +265,33 @@ classes.chat.slo.guard.tpot   (line 6)
     ),
   },
   {
-    name: 'a value that is not built yet',
-    change: [['  spare:\n', '  spare:\n    send_priority: true\n']],
+    name: 'a group of routes that is none',
+    change: [['  spare:\n', '  spare:\n    allow: [embedings]\n']],
     says: one(
-      'pools.spare.send_priority   (line 25)',
-      'true',
-      'false',
-      'remove it: not built yet, engines are not told priorities in this version',
+      'pools.spare.allow[0]   (line 25)',
+      '"embedings"',
+      'embeddings, audio, images, files, rerank, tokenize, realtime',
+      'did you mean embeddings?',
+    ),
+  },
+  {
+    name: 'a member of a body that every request needs',
+    change: [['  spare:\n', '  spare:\n    refuse_members: [kv_transfer_params, model]\n']],
+    says: one(
+      'pools.spare.refuse_members[1]   (line 25)',
+      '"model"',
+      'any member but model, messages, prompt, input, stream',
+      'remove it: nearly every request has it',
+    ),
+  },
+  {
+    name: 'an origin that no browser sends',
+    change: [['listen: { port: 8080 }', 'listen: { port: 8080 }\ncors: { origins: [app.example] }']],
+    says: one(
+      'cors.origins[0]   (line 2)',
+      '"app.example"',
+      'origins as browsers send them, https://app.example, or "*"',
+      'write origins as browsers send them, https://app.example, or "*", or remove the key',
     ),
   },
   {
@@ -728,6 +748,19 @@ pools.spare   (line 24)
   got      a pool that no class uses
   allowed  anything; but nothing is sent to it
   fix      add spare to the pools of a class, or remove it
+`,
+  },
+  {
+    name: 'a page of any origin',
+    change: [
+      ['listen: { port: 8080 }', 'listen: { port: 8080 }\ncors: { origins: [https://app.example, "*"] }'],
+    ],
+    says: `weir.yaml: 1 warning
+
+cors.origins[1]   (line 2)
+  got      *
+  allowed  anything; but every web page may then call from its visitors’ browsers and read the answers
+  fix      name the pages that should: https://app.example
 `,
   },
   {
