@@ -128,12 +128,18 @@ t.test('no comment lands inside an event', async t => {
   const big = TOK('x'.repeat(150_000))
   const { weir } = await startBefore(
     t,
-    [() => [HDR, ROLE, big.slice(0, 100_000), { wait: 500 }, big.slice(100_000), FIN, DONE, 'EOF']],
+    [
+      () => [
+        ...[HDR, ROLE, { wait: 250 }, big.slice(0, 100_000), { wait: 400 }, big.slice(100_000)],
+        ...[FIN, DONE, 'EOF' as const],
+      ],
+    ],
     { commit_after: '100ms' },
   )
   const answer = await ask(weir.url).answer
   t.equal(answer.text.replaceAll(COMMENT, ''), ROLE + big + FIN + DONE)
   t.ok(answer.text.includes(big))
+  t.ok(answer.text.startsWith(ROLE + COMMENT))
   t.match(await ended(weir), { verdict: 'good', arrivals: 1 })
 })
 
