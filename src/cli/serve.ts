@@ -11,6 +11,7 @@ import { createPolicy } from '../policy/simple.js'
 import { seededRng } from '../time.js'
 import { modelsOf } from '../upstream/probe.js'
 import type { Command, Io } from './command.js'
+import { Reloader } from './reload.js'
 import { showSlo } from './show-slo.js'
 import { version } from './version.js'
 
@@ -20,7 +21,8 @@ const GRACE_MS = 30_000
 const help = `weir serve [-c FILE] [--upstream URL ...] [--port N] [--admin-port N] [--json]
 
 Runs the router until SIGTERM or SIGINT: then takes no new requests, lets open streams end for up to 30 s,
-and exits 0. A second signal ends it at once.
+and exits 0. A second signal ends it at once. SIGHUP, a changed file or POST /-/reload on the admin port reads the
+config anew: no stream is cut, and a bad file leaves the one before in force.
 
   -c, --config FILE   config, by default config/weir.yaml
   --replicas P=URL,…  replicas of pool P in place of the file's; repeat it for other pools
@@ -68,10 +70,10 @@ export const serve: Command = {
       return 1
     }
     const key = values['upstream-key'] ?? io.env['UPSTREAM_API_KEY']
+    const file = values.config ?? defaultFile()
+    const read = (): Loaded => load(file, io.env, { ...listen, replicas })
     const loaded =
-      values.upstream === undefined
-        ? load(values.config ?? defaultFile(), io.env, { ...listen, replicas })
-        : await fromUpstreams(values.upstream, key, listen, io)
+      values.upstream === undefined ? read() : await fromUpstreams(values.upstream, key, listen, io)
     if (loaded === undefined) return 1
     if (loaded.ok === undefined) {
       io.err(showProblems(loaded.problems))
@@ -79,7 +81,9 @@ export const serve: Command = {
     }
     if (loaded.warnings.length > 0) io.err(showProblems(loaded.warnings, 'warning'))
     const log = pino({ level }, pino.destination({ dest: 1, sync: false }))
-    return runUntilStopped(loaded.ok, log, io, values.json === true, values.upstream !== undefined)
+    const assumed = values.upstream !== undefined
+    const reloader = assumed ? undefined : new Reloader(read, loaded.files, log)
+    return runUntilStopped(loaded.ok, reloader, log, io, values.json === true)
   },
 }
 
@@ -136,24 +140,33 @@ async function fromUpstreams(
 
 async function runUntilStopped(
   config: Resolved,
+  reloader: Reloader | undefined,
   log: Logger,
   io: Io,
   quiet: boolean,
-  assumed: boolean,
 ): Promise<number> {
   const policy = createPolicy(config.policy, seededRng(Date.now()))
   let weir: Weir
   try {
-    weir = await startWeir({ config, policy, log, version: version() })
+    weir = await startWeir({
+      config,
+      policy,
+      log,
+      version: version(),
+      ...(reloader !== undefined && { reload: async () => reloader.reload('POST /-/reload') }),
+    })
   } catch (error) {
     io.err(`weir: cannot start: ${error instanceof Error ? error.message : String(error)}\n`)
     return 1
   }
-  if (!quiet) io.err(greeting(config, weir, assumed))
+  reloader?.start(weir)
+  if (!quiet) io.err(greeting(config, weir, reloader === undefined))
   // Whoever forked it wants to know where it listens.
   process.send?.({ data: urlOf(weir.data), admin: urlOf(weir.admin) })
   const { first, second } = stopSignals()
-  log.info({ signal: await first }, 'draining: no new requests, open streams go on')
+  const signal = await first
+  reloader?.stop()
+  log.info({ signal }, 'draining: no new requests, open streams go on')
   await Promise.race([weir.drain(GRACE_MS), second])
   await weir.close()
   log.info('stopped')

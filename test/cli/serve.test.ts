@@ -1,7 +1,9 @@
 /** `weir serve` as a process: how it starts, what it says, and how signals end it. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
+import { writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { serve } from '../../src/cli/serve.js'
@@ -182,3 +184,48 @@ t.test('what is wrong is said, and nothing is started', async t => {
   t.equal(code, 1)
   t.match(text, /cannot start: .*EADDRINUSE/)
 })
+
+t.test(
+  'SIGHUP, a changed file and POST /-/reload read the config anew; a bad file leaves the old one',
+  async t => {
+    const upstream = await startUpstream(t, () => [HDR, ROLE, TOK('a'), FIN, DONE, 'EOF'])
+    const folder = t.testdir(files(configData([upstream.url])))
+    const file = `${folder}/weir.yaml`
+    const weir = await run(t, '-c', file)
+    const write = (model: string) =>
+      writeFile(file, JSON.stringify(configData([upstream.url], {}, { model })))
+    const served = async (): Promise<string> => {
+      const list = (await (await fetch(`${weir.data}/v1/models`)).json()) as { data: { id: string }[] }
+      return list.data.map(({ id }) => id).join()
+    }
+    const until = async (model: string): Promise<void> => {
+      for (let tries = 0; tries < 100 && (await served()) !== model; tries++) await sleep(50)
+      t.equal(await served(), model)
+    }
+    const post = (headers: Record<string, string> = {}) =>
+      fetch(`${weir.admin}/-/reload`, { method: 'POST', headers })
+
+    t.equal(await served(), 'm')
+    await write('by-post')
+    t.match(await (await post()).json(), { ok: true })
+    t.equal(await served(), 'by-post')
+
+    await writeFile(file, 'classes: 1')
+    const bad = await post()
+    t.equal(bad.status, 422)
+    t.match(await bad.json(), { ok: false, why: /classes +\(line 1\)/ })
+    t.equal(await served(), 'by-post', 'the one before goes on')
+    t.equal((await post({ origin: 'http://evil.example' })).status, 403)
+    t.equal((await fetch(`${weir.admin}/-/reload`)).status, 405)
+
+    await write('by-signal')
+    weir.child.kill('SIGHUP')
+    await until('by-signal')
+    await sleep(1100)
+    await write('by-file')
+    await until('by-file')
+    t.match(weir.out(), /"the config was not reloaded: the one before goes on"/)
+    weir.child.kill('SIGTERM')
+    t.same(await weir.exit, [0, null])
+  },
+)
