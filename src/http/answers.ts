@@ -1,5 +1,6 @@
 /** Weir's own error answers: one table of codes, in the shape that OpenAI's clients read. */
 import type { ShedReason } from '../policy/decision.js'
+import type { StreamShape } from '../sse/marks.js'
 import type { Ms } from '../time.js'
 
 interface AnswerKind {
@@ -74,15 +75,40 @@ export function statusOf(answer: Answer): number {
   return answer.status ?? ANSWERS[answer.code].status ?? 502
 }
 
-/** The body: `{"error":{"message","type","param","code"}}`. */
-export function bodyOf(answer: Answer): string {
+/** Anthropic's own error types, by status. */
+const MESSAGES_TYPES: Readonly<Record<number, string>> = {
+  400: 'invalid_request_error',
+  401: 'authentication_error',
+  404: 'not_found_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  503: 'overloaded_error',
+  504: 'timeout_error',
+}
+
+/**
+ * The body, in the shape of the API that was called: `{"error":{"message","type","param","code"}}`, for Anthropic's
+ * `{"type":"error","error":{"type","message","code"}}`.
+ */
+export function bodyOf(answer: Answer, shape: StreamShape = 'chat'): string {
   const { code, message } = answer
+  if (shape === 'messages') {
+    const type = MESSAGES_TYPES[statusOf(answer)] ?? 'api_error'
+    return JSON.stringify({ type: 'error', error: { type, message, code } })
+  }
   return JSON.stringify({ error: { message, type: ANSWERS[code].type, param: null, code } })
 }
 
 /** The same as an event for a stream whose head is out already. */
-export function eventOf(answer: Answer): string {
-  return answer.event ?? `data: ${bodyOf(answer)}\n\n`
+export function eventOf(answer: Answer, shape: StreamShape = 'chat'): string {
+  if (answer.event !== undefined) return answer.event
+  const body = bodyOf(answer, shape)
+  if (shape === 'messages') return `event: error\ndata: ${body}\n\n`
+  if (shape !== 'responses') return `data: ${body}\n\n`
+  // The Responses API has the members of the error at the top; the SDK looks for them below `error`, too.
+  const { code, message } = answer
+  const event = { type: 'error', code, message, param: null, ...JSON.parse(body) }
+  return `event: error\ndata: ${JSON.stringify(event)}\n\n`
 }
 
 /** Header lines besides content type and length. */

@@ -6,12 +6,12 @@ import type { Progress } from '../slo/latency.js'
 import { Meter } from '../sse/meter.js'
 import type { Ms } from '../time.js'
 import type { AnswerHandler, Call, CallFailure } from '../upstream/call.js'
-import { type Edit, splice } from './body.js'
 import { HOLD_LIMIT } from './downstream.js'
 import type { Exchange } from './exchange.js'
-import { headerOf, mediaType, requestHeaders, responseHeaders } from './headers.js'
+import { headerOf, mediaType, responseHeaders } from './headers.js'
 import { JsonAnswer } from './json-answer.js'
 import { LateRefusal } from './late-refusal.js'
+import { outgoing } from './outgoing.js'
 import { ownHead } from './own-head.js'
 
 /**
@@ -57,6 +57,8 @@ export class Attempt implements AnswerHandler {
   /** `[DONE]` came, and the ticket is closed. */
   private counted = false
   private askedUsage = false
+  /** The id of its response is in the table. */
+  private kept = false
   /** This one goes without asking for usage, after a 400 to the same request with it. */
   private retriedWithout = false
   private lastByteAt: Ms = 0
@@ -73,28 +75,17 @@ export class Attempt implements AnswerHandler {
 
   send(now: Ms): void {
     const { context, inbound } = this.exchange
-    const { bodyFacts, facts, request } = inbound
-    const { usageEdit } = bodyFacts
-    const edits: Edit[] = []
-    if (this.ticket.model !== facts.model) {
-      edits.push({ span: bodyFacts.modelSpan, text: JSON.stringify(this.ticket.model) })
-    }
-    this.askedUsage = !this.retriedWithout && usageEdit !== undefined && context.asking.asks(this.wire.id)
-    if (this.askedUsage && usageEdit !== undefined) edits.push(usageEdit)
-    const headers = requestHeaders(request.rawHeaders, this.wire.passAuthorization)
-    headers.push('x-request-id', inbound.id, 'accept-encoding', 'identity')
-    if (this.wire.apiKey !== undefined) headers.push('authorization', `Bearer ${this.wire.apiKey}`)
+    const { wire, ticket } = this
+    const asks = inbound.bodyFacts.usageEdit !== undefined && context.asking.asks(wire.id)
+    this.askedUsage = asks && !this.retriedWithout
+    const priority = wire.sendPriority ? context.config.policy.classes[ticket.cls ?? 0]?.priority : undefined
     this.sentAt = now
     this.call = context.relay.call(
       this.replica,
-      {
-        path: inbound.upstreamPath,
-        headers,
-        body: splice(inbound.body, edits),
-        repeatable: facts.repeatable,
-      },
+      outgoing(inbound, ticket, wire, priority, this.askedUsage),
       this,
     )
+    if (priority !== undefined) context.member(wire.id, 'replaced')
   }
 
   /** Frees the replica at once; nothing more is heard of it. */
@@ -204,7 +195,8 @@ export class Attempt implements AnswerHandler {
     if (!exchange.down.committed) exchange.down.commit(answer.status, this.clientHead(answer.headers, true))
     if (answer.kind === 'refusal') exchange.finish(answer.ending, undefined)
     else {
-      const { progress, ending } = answer.json.end(now)
+      const { progress, ending, id } = answer.json.end(now)
+      this.keeps(id)
       exchange.finish(ending, progress)
     }
     exchange.endClient()
@@ -258,7 +250,7 @@ export class Attempt implements AnswerHandler {
           headers,
           meter: new Meter({ shape: inbound.shape, takeUsage: this.askedUsage, eventLimit }),
         }
-      : { kind: 'json', headers, status, json: new JsonAnswer(eventLimit) }
+      : { kind: 'json', headers, status, json: new JsonAnswer(eventLimit, inbound.shape) }
   }
 
   /** The upstream answered with an error status, or with one that is no answer. */
@@ -295,7 +287,7 @@ export class Attempt implements AnswerHandler {
 
   private passOn(status: number, headers: readonly string[], ending: 'clientError' | 'upstreamError'): void {
     this.answer = this.exchange.down.committed
-      ? { kind: 'late', ending, status, refusal: new LateRefusal() }
+      ? { kind: 'late', ending, status, refusal: new LateRefusal(this.exchange.inbound.shape) }
       : { kind: 'refusal', ending, status, headers }
   }
 
@@ -321,6 +313,7 @@ export class Attempt implements AnswerHandler {
         flows = down.commit(200, this.clientHead(headers, false))
       }
     }
+    if (meter.responseId !== undefined && !this.kept) this.keeps(meter.responseId)
     if (meter.firstOutput === now) exchange.firstOutput(now, exchange.context.clock.now() - now)
     if (meter.done && !this.counted) {
       this.counted = true
@@ -328,6 +321,14 @@ export class Attempt implements AnswerHandler {
       exchange.linger(now)
     }
     return this.flow(flows, now)
+  }
+
+  /** A response that its replica keeps: whatever goes on from it has to find the way back. */
+  private keeps(id: string | undefined): void {
+    const { context, inbound } = this.exchange
+    if (id === undefined || inbound.shape !== 'responses') return
+    this.kept = true
+    context.responses.set(id, this.replica)
   }
 
   /** An error event in a stream of which the client has seen nothing. */

@@ -1,5 +1,6 @@
 /** Reads the members of a request body that Weir decides by, and changes members by splicing bytes. */
 import { isUtf8 } from 'node:buffer'
+import type { StreamShape } from '../sse/marks.js'
 import { JsonFault, JsonWalk, type Span } from './json.js'
 
 /** What Weir reads of a body. Everything else in it goes on unread. */
@@ -16,10 +17,14 @@ export interface BodyFacts {
   readonly stored: boolean
   /** The client asked for `stream_options.include_usage`. */
   readonly asksUsage: boolean
-  /** Where the value of `model` stands. */
-  readonly modelSpan: Span
   /** How to ask for usage: put `text` in place of `span`. undefined: nothing to change, or not possible. */
   readonly usageEdit: Edit | undefined
+  /** `previous_response_id` of the Responses API. */
+  readonly previousResponse: string | undefined
+  /** All top-level members, by name; of a name that comes twice the last. */
+  readonly members: ReadonlyMap<string, Span>
+  /** Offset of the body's closing brace. */
+  readonly close: number
 }
 
 /** Replace the bytes of `span` (may be empty) by `text`. */
@@ -42,10 +47,13 @@ const READ = new Set([
   'functions',
   'max_tokens',
   'max_completion_tokens',
+  'max_output_tokens',
   'n',
   'store',
   'background',
   'prompt',
+  'previous_response_id',
+  'priority',
 ])
 
 /**
@@ -53,7 +61,7 @@ const READ = new Set([
  * @throws BodyFault when it is not one JSON object with a string `model` and a boolean `stream`, or has a member
  *   that Weir reads twice: Weir and the upstream might then each see another value.
  */
-export function readBody(bytes: Uint8Array): BodyFacts {
+export function readBody(bytes: Uint8Array, shape: StreamShape = 'chat'): BodyFacts {
   if (bytes.length === 0)
     throw new BodyFault('The body is empty. Send a JSON object with "model" and "messages".')
   if (bytes[0] === 0xef && bytes[1] === 0xbb) {
@@ -68,15 +76,13 @@ export function readBody(bytes: Uint8Array): BodyFacts {
   try {
     end = walk.members(0, (key, value) => {
       const name = readString(bytes, key)
-      if (READ.has(name)) {
-        if (found.has(name)) {
-          throw new BodyFault(
-            `The body has "${name}" twice. Send it once, so that every reader sees the same value.`,
-          )
-        }
-        found.set(name, value)
-        if (name === 'prompt') tokenIds = walk.numbers - numbersBefore
+      if (READ.has(name) && found.has(name)) {
+        throw new BodyFault(
+          `The body has "${name}" twice. Send it once, so that every reader sees the same value.`,
+        )
       }
+      found.set(name, value)
+      if (name === 'prompt') tokenIds = walk.numbers - numbersBefore
       numbersBefore = walk.numbers
     })
     const rest = walk.space(end)
@@ -96,6 +102,7 @@ export function readBody(bytes: Uint8Array): BodyFacts {
     throw new BodyFault('"model" must be a non-empty string. Name one of the models of GET /v1/models.')
   }
   const stream = asFlag(bytes, found.get('stream'), 'stream')
+  const previous = found.get('previous_response_id')
   const usage = usageOf(bytes, found.get('stream_options'), end - 1)
   return {
     model,
@@ -106,9 +113,21 @@ export function readBody(bytes: Uint8Array): BodyFacts {
     promptTokens: Math.max(1, Math.ceil(walk.textBytes / BYTES_PER_TOKEN) + tokenIds),
     stored: isTrue(bytes, found.get('store')) || isTrue(bytes, found.get('background')),
     asksUsage: usage.asks,
-    modelSpan,
-    usageEdit: stream ? usage.edit : undefined,
+    // The other two APIs tell usage without being asked, and know no such member.
+    usageEdit: stream && (shape === 'chat' || shape === 'completions') ? usage.edit : undefined,
+    previousResponse: previous === undefined ? undefined : asString(bytes, previous),
+    members: found,
+    close: end - 1,
   }
+}
+
+/** Gives a top-level member this value, in place of the one it has or as a new last member. */
+export function setMember(body: BodyFacts, name: string, value: string | number): Edit {
+  const span = body.members.get(name)
+  const text = JSON.stringify(value)
+  return span === undefined
+    ? { span: { start: body.close, end: body.close }, text: `,"${name}":${text}` }
+    : { span, text }
 }
 
 /**

@@ -15,6 +15,14 @@ import { mediaType } from './headers.js'
 export const MEASURED: Readonly<Record<string, StreamShape>> = {
   '/chat/completions': 'chat',
   '/completions': 'completions',
+  '/responses': 'responses',
+  '/messages': 'messages',
+}
+
+/** The shape that the client of this path expects errors in. */
+export function shapeAt(url: string): StreamShape {
+  const path = pathOf(url)
+  return MEASURED[Object.keys(MEASURED).find(end => path.endsWith(end)) ?? ''] ?? 'chat'
 }
 
 /** What was found out before the body was read. */
@@ -56,8 +64,11 @@ export function startExchange(
   }
   const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
   try {
-    const bodyFacts = readBody(body)
+    const shape = MEASURED[path] ?? 'chat'
+    const bodyFacts = readBody(body, shape)
+    const { previousResponse } = bodyFacts
     const facts = factsOf({
+      heldBy: previousResponse === undefined ? undefined : context.responses.get(previousResponse),
       path: pathOf(request.raw.url),
       headers,
       body: bodyFacts,
@@ -75,7 +86,7 @@ export function startExchange(
       facts,
       body,
       bodyFacts,
-      shape: MEASURED[path] ?? 'chat',
+      shape,
       upstreamPath: `/v1${path}`,
     })
     return exchange

@@ -1,5 +1,6 @@
 /** The client's side of one request: what is held before the commit, the head, the bytes, the end. */
 import type { ServerResponse } from 'node:http'
+import type { StreamShape } from '../sse/marks.js'
 import { type Answer, bodyOf, eventOf, headersOf, statusOf } from './answers.js'
 import { onceClosed } from './closed.js'
 
@@ -18,6 +19,7 @@ export class Downstream {
    */
   constructor(
     private readonly response: ServerResponse,
+    private readonly shape: StreamShape,
     onDrain: () => void,
     onClose: (left: boolean) => void,
   ) {
@@ -76,12 +78,12 @@ export class Downstream {
    */
   fail(answer: Answer, between: boolean, headers: readonly string[] = []): void {
     if (this.committed) {
-      this.response.end(`${between ? '' : '\n\n'}${eventOf(answer)}`)
+      this.response.end(`${between ? '' : '\n\n'}${eventOf(answer, this.shape)}`)
       return
     }
     this.drop()
     this.committed = true
-    const body = bodyOf(answer)
+    const body = bodyOf(answer, this.shape)
     this.response.writeHead(statusOf(answer), [
       'content-type',
       'application/json; charset=utf-8',

@@ -13,7 +13,9 @@ import { type Answer, shedAnswer } from './answers.js'
 import { Attempt } from './attempt.js'
 import type { BodyFacts } from './body.js'
 import { Downstream } from './downstream.js'
+import { refusedMember } from './outgoing.js'
 import { ownHead, refusalAnswer } from './own-head.js'
+import type { ResponseTable } from './response-table.js'
 import type { UsageAsking } from './usage-asking.js'
 
 /** What all requests of one server share. */
@@ -24,8 +26,12 @@ export interface ExchangeContext {
   readonly relay: Relay
   readonly clock: Clock
   readonly asking: UsageAsking
+  /** Which replica keeps which response of the Responses API. */
+  readonly responses: ResponseTable
   /** Told once a request, at its end. */
   readonly ended: (exchange: Exchange, report: Report) => void
+  /** Told when an engine control in a body is refused, or replaced by Weir's own. */
+  readonly member: (pool: PoolId, action: 'refused' | 'replaced') => void
   /** Told when a request goes on to another replica. */
   readonly rerouted: (pool: PoolId, failure: Failure) => void
   /** Told of what an operator should mend. */
@@ -103,6 +109,7 @@ export class Exchange implements Outlet, Timed {
     this.timeouts = context.config.pools[0]!.timeouts
     this.down = new Downstream(
       inbound.response,
+      inbound.shape,
       () => this.attempt?.drained(),
       left => this.closed(left),
     )
@@ -128,6 +135,13 @@ export class Exchange implements Outlet, Timed {
         const wire = config.pools[decision.pool]!
         this.why = decision.why
         this.timeouts = wire.timeouts
+        const refused = refusedMember(this.inbound, wire)
+        if (refused !== undefined) {
+          this.context.member(wire.id, 'refused')
+          const message = `This router takes no "${refused}" in a body. Leave it out.`
+          this.stop('clientError', { code: 'weir_bad_request', message })
+          return
+        }
         this.attempt = new Attempt(this, decision.ticket, wire, decision.replica)
         this.attempt.send(now)
         this.ownMs ??= clock.now() - this.inbound.facts.bodyAt - this.queuedMs

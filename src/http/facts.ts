@@ -1,21 +1,20 @@
 /** A request's head and body become the facts that the policy decides by. */
 import type { IncomingHttpHeaders } from 'node:http'
 import type { KeyEntry } from '../config/resolved.js'
-import type { ClassId, OwnBounds, RequestFacts } from '../request.js'
+import type { ClassId, OwnBounds, ReplicaId, RequestFacts } from '../request.js'
 import type { Ms } from '../time.js'
 import type { BodyFacts } from './body.js'
 
 /** A header of Weir's own cannot be used; `message` says what to send. */
 export class HeaderFault extends Error {}
 
-/** The SDKs' default, which says nothing about how long the caller would wait. */
-const STAINLESS_DEFAULT_S = 600
-
 export interface FactsInput {
   readonly path: string
   readonly headers: IncomingHttpHeaders
   readonly body: BodyFacts
   readonly prefixClass: ClassId | undefined
+  /** Replica that keeps the response which this one goes on from. */
+  readonly heldBy?: ReplicaId | undefined
   readonly key: KeyEntry | undefined
   readonly classIds: ReadonlyMap<string, ClassId>
   readonly arrivedAt: Ms
@@ -37,8 +36,9 @@ export function factsOf(input: FactsInput): RequestFacts {
     askedClass: input.prefixClass ?? askedClass(headers, input.classIds),
     key: key === undefined ? undefined : { label: key.label, classes: key.classes },
     own: ownBounds(headers),
-    patienceMs: patience === undefined || patience === STAINLESS_DEFAULT_S ? undefined : patience * 1000,
+    patienceMs: patience === undefined ? undefined : patience * 1000,
     retry: number(headers['x-stainless-retry-count']) ?? 0,
+    heldBy: input.heldBy,
     repeatable: !body.stored,
     arrivedAt: input.arrivedAt,
     bodyAt: input.bodyAt,

@@ -9,7 +9,7 @@ import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
 import { wholeBody } from './body-bytes.js'
-import { type Caller, MEASURED, notJson, Refusal, requestId, startExchange } from './chat.js'
+import { type Caller, MEASURED, notJson, Refusal, requestId, shapeAt, startExchange } from './chat.js'
 import { onceClosed } from './closed.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
 import type { ModelList } from './models.js'
@@ -164,7 +164,10 @@ export function dataServer(options: ServerOptions): DataServer {
     }
     const headers = [...headersOf(refusal.answer), ...refusal.headers, 'x-request-id', id]
     for (let i = 0; i < headers.length; i += 2) reply.header(headers[i]!, headers[i + 1]!)
-    reply.code(statusOf(refusal.answer)).type('application/json; charset=utf-8').send(bodyOf(refusal.answer))
+    reply
+      .code(statusOf(refusal.answer))
+      .type('application/json; charset=utf-8')
+      .send(bodyOf(refusal.answer, shapeAt(request.url)))
   })
 
   function prefixClass(request: FastifyRequest): ClassId | undefined {

@@ -17,6 +17,7 @@ import type { ExchangeContext } from './exchange.js'
 import { ModelList } from './models.js'
 import { namedState, opsServer, type ReloadResult } from './ops.js'
 import { RequestLog } from './request-log.js'
+import { ResponseTable } from './response-table.js'
 import { dataServer } from './server.js'
 import { UsageAsking } from './usage-asking.js'
 
@@ -73,6 +74,8 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     relay,
     clock,
     asking: new UsageAsking(config.pools.map(pool => pool.askUsage)),
+    responses: new ResponseTable(),
+    member: (pool, action) => recorder.member(pool, action),
     ended(exchange, report) {
       server.ended(exchange)
       requests.ended(exchange, report)

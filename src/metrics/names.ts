@@ -12,7 +12,7 @@ interface Named {
   readonly name: string
   /** Also the metric's row in docs/metrics.md. */
   readonly help: string
-  readonly unit: 'seconds' | 'requests' | 'clauses' | 'tokens' | 'events' | 'reloads' | 'none'
+  readonly unit: 'seconds' | 'requests' | 'clauses' | 'tokens' | 'events' | 'members' | 'reloads' | 'none'
   readonly labels: readonly string[]
 }
 
@@ -115,6 +115,13 @@ export const METRICS = {
     unit: 'events',
     labels: ['pool'],
     help: 'Stream events passed on unread: over the size limit, or not JSON.',
+  },
+  members: {
+    type: 'counter',
+    name: 'weir_body_members_total',
+    unit: 'members',
+    labels: ['pool', 'action'],
+    help: 'Engine controls in bodies: refused, or replaced by the class priority.',
   },
   shed: {
     type: 'counter',

@@ -42,6 +42,7 @@ export class Recorder {
   readonly #tokens: Counter<string>
   readonly #usageMissing: Counter<string>
   readonly #unparsed: Counter<string>
+  readonly #members: Counter<string>
   readonly #shed: Counter<string>
   readonly #spill: Counter<string>
   readonly #reroute: Counter<string>
@@ -89,6 +90,7 @@ export class Recorder {
     this.#tokens = counter(METRICS.tokens)
     this.#usageMissing = counter(METRICS.usageMissing)
     this.#unparsed = counter(METRICS.unparsed)
+    this.#members = counter(METRICS.members)
     this.#shed = counter(METRICS.shed)
     this.#spill = counter(METRICS.spill)
     this.#reroute = counter(METRICS.reroute)
@@ -202,6 +204,11 @@ export class Recorder {
     this.#unparsed.inc({ pool: this.#labels.pool(pool) }, events)
   }
 
+  /** An engine control in a body was refused, or replaced by Weir's own value. */
+  member(pool: PoolId, action: 'refused' | 'replaced'): void {
+    this.#members.inc({ pool: this.#labels.pool(pool), action }, 1)
+  }
+
   /** Weir's own time in one request: before dispatch plus in the first event. */
   overhead(ownMs: Ms): void {
     this.#overhead.observe(seconds(ownMs))
@@ -235,6 +242,7 @@ export class Recorder {
     for (const pool of spec.pools) {
       this.#usageMissing.inc({ pool: pool.name }, 0)
       this.#unparsed.inc({ pool: pool.name }, 0)
+      for (const action of ['refused', 'replaced']) this.#members.inc({ pool: pool.name, action }, 0)
     }
     for (const cls of spec.classes) {
       for (const reason of Object.keys(SHED_REASONS)) this.#shed.inc({ class: cls.name, reason }, 0)

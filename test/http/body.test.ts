@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { type BodyFacts, BodyFault, type Edit, readBody, splice } from '../../src/http/body.js'
+import { type BodyFacts, BodyFault, type Edit, readBody, setMember, splice } from '../../src/http/body.js'
 import { JsonFault, JsonWalk, MAX_DEPTH, type Span } from '../../src/http/json.js'
 
 // ---- JSON as people and libraries write it: any spacing, any spelling of a string, any number
@@ -158,7 +158,7 @@ t.test('a body’s facts are those that JSON.parse finds, in whatever way it is 
 
 /** The edits that a dispatch makes. */
 const editsOf = (facts: BodyFacts, model: string | undefined): Edit[] => [
-  ...(model === undefined ? [] : [{ span: facts.modelSpan, text: JSON.stringify(model) }]),
+  ...(model === undefined ? [] : [setMember(facts, 'model', model)]),
   ...(facts.usageEdit === undefined ? [] : [facts.usageEdit]),
 ]
 
