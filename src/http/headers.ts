@@ -13,14 +13,22 @@ const HOP_BY_HOP = new Set([
   'upgrade',
 ])
 
-/** Weir writes these itself: framing, the target, and an encoding that it can read. */
-const OWN_REQUEST = new Set(['host', 'content-length', 'expect', 'accept-encoding', 'x-request-id'])
+/** Weir writes these itself: framing, the target, and an encoding that it can read. `origin` it answers to itself. */
+const OWN_REQUEST = new Set([
+  'host',
+  'content-length',
+  'expect',
+  'accept-encoding',
+  'x-request-id',
+  'http2-settings',
+  'origin',
+])
 
 /** A client's credentials are for Weir, not for whoever is behind it. */
 const CREDENTIALS = new Set(['authorization', 'x-api-key', 'api-key', 'cookie'])
 
-/** Node writes its own. */
-const OWN_RESPONSE = new Set(['date'])
+/** Node writes its own date. Which pages may read an answer is Weir's to say (`cors.ts`), not an engine's. */
+const isOwnResponse = (lower: string): boolean => lower === 'date' || lower.startsWith('access-control-')
 
 /** Header names that `connection:` lists belong to that connection too. */
 function connectionNames(raw: readonly string[]): Set<string> | undefined {
@@ -68,7 +76,7 @@ export function responseHeaders(
   for (let i = 0; i < raw.length; i += 2) {
     const name = raw[i] ?? ''
     const lower = name.toLowerCase()
-    if (HOP_BY_HOP.has(lower) || OWN_RESPONSE.has(lower) || listed?.has(lower) || lower.startsWith('x-weir-'))
+    if (HOP_BY_HOP.has(lower) || isOwnResponse(lower) || listed?.has(lower) || lower.startsWith('x-weir-'))
       continue
     if (replaced.has(lower) || (lower === 'content-length' && !keepLength)) continue
     out.push(name, raw[i + 1] ?? '')

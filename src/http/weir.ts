@@ -64,7 +64,7 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   )
   const requests = new RequestLog(log, config, recorder)
   const driver = new Driver(policy, clock, decision => requests.news(decision))
-  const relay = undiciRelay(endpointsOf(config))
+  const relay = undiciRelay(endpointsOf(config), config.limits.headers)
   const models = new ModelList(config, pool => askPool(context.config, pool), clock)
   let draining = false
 

@@ -14,11 +14,13 @@ export interface Endpoint {
 }
 
 export interface CallRequest {
+  /** POST unless given. */
+  readonly method?: 'GET' | 'HEAD' | 'POST' | 'DELETE'
   /** Begins with a slash; the replica's base path is put before it. */
   readonly path: string
   /** Names and values, flat. Framing and host are the relay's. */
   readonly headers: readonly string[]
-  readonly body: Buffer
+  readonly body: Buffer | undefined
   /** May be sent again on a fresh socket when a reused one turns out dead before an answer byte. */
   readonly repeatable: boolean
 }
@@ -40,7 +42,7 @@ export interface CallFailure {
  * `broke` may come at any time. None of them is called before `Relay.call` has returned.
  */
 export interface AnswerHandler {
-  /** @param headers  names and values, flat, as they came */
+  /** @param headers  names and values, flat, as they came; of a compressed body, as its plain form is */
   head(status: number, headers: readonly string[]): void
   /** The chunk is the handler's to keep. Returns false to pause until `Call.resume`. */
   data(chunk: Buffer): boolean

@@ -4,6 +4,7 @@ import type { Socket } from 'node:net'
 import { buildConnector, Client, type Dispatcher, Pool } from 'undici'
 import type { Ms } from '../time.js'
 import type { AnswerHandler, Call, CallFailure, CallRequest, Endpoint, Relay } from './call.js'
+import { canUnpack, type Encoding, Unpacker } from './unpacker.js'
 
 /** undici's own header and body clocks would cut healthy streams: all clocks are the caller's. */
 const NO_CLOCKS = { headersTimeout: 0, bodyTimeout: 0 }
@@ -31,8 +32,11 @@ interface Target {
   readonly pool: Pool
 }
 
-/** @param endpoints  by replica id */
-export function undiciRelay(endpoints: readonly Endpoint[]): Relay {
+/**
+ * @param endpoints  by replica id
+ * @param headLimit  bytes of an answer's head, at most
+ */
+export function undiciRelay(endpoints: readonly Endpoint[], headLimit: number): Relay {
   const targets: Target[] = []
   const relay: Relay = {
     call(replica, request, handler) {
@@ -47,7 +51,7 @@ export function undiciRelay(endpoints: readonly Endpoint[]): Relay {
         if (target?.endpoint.connectMs === connectMs && target.endpoint.retired === retired) continue
         // Both wait for what runs on them; a call to one that is retired is refused.
         target?.pool.close().catch(() => undefined)
-        const replacing = targetOf(endpoint)
+        const replacing = targetOf(endpoint, headLimit)
         if (retired) replacing.pool.close().catch(() => undefined)
         targets[endpoint.id] = replacing
       }
@@ -60,9 +64,10 @@ export function undiciRelay(endpoints: readonly Endpoint[]): Relay {
   return relay
 }
 
-function targetOf(endpoint: Endpoint): Target {
+function targetOf(endpoint: Endpoint, headLimit: number): Target {
   const options = {
     ...NO_CLOCKS,
+    maxHeaderSize: headLimit,
     pipelining: 1,
     keepAliveTimeout: KEEP_ALIVE_MS,
     keepAliveMaxTimeout: 60_000,
@@ -97,6 +102,8 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   private answered = false
   private within = false
   private fresh: Client | undefined
+  /** Of a body that came compressed. */
+  private unpacker: Unpacker | undefined
   /** While the request is on it. */
   private socket: Socket | undefined
 
@@ -114,6 +121,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     // After an abort by its controller undici connects anew, for nobody: with some engines that takes a worker.
     if (this.socket === undefined) this.controller?.abort(new Error('aborted'))
     else this.socket.destroy(new Error('aborted'))
+    this.unpacker?.destroy()
     this.ended()
   }
 
@@ -123,7 +131,8 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   }
 
   resume(): void {
-    this.controller?.resume()
+    if (this.unpacker === undefined) this.controller?.resume()
+    else this.unpacker.resume()
   }
 
   private dispatch(dispatcher: Dispatcher): void {
@@ -132,10 +141,10 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     this.within = true
     dispatcher.dispatch(
       {
-        method: 'POST',
+        method: request.method ?? 'POST',
         path: target.endpoint.basePath + request.path,
         headers: request.headers as string[],
-        body: request.body,
+        body: request.body ?? null,
       },
       this,
     )
@@ -159,17 +168,26 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     const headers: string[] = []
     if (Array.isArray(raw))
       for (const part of raw) headers.push(typeof part === 'string' ? part : part.toString('latin1'))
-    this.handler.head(status, headers)
+    const encoding = encodingOf(headers)
+    if (encoding === undefined) this.handler.head(status, headers)
+    else if (canUnpack(encoding)) {
+      this.unpacker = this.unpacking(encoding, controller)
+      this.handler.head(status, plainHead(headers))
+    } else this.spoiled(`answered in ${encoding.slice(0, 20)}, which was not asked for`)
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.aborted) return
-    if (!this.handler.data(chunk)) controller.pause()
+    const flows = this.unpacker === undefined ? this.handler.data(chunk) : this.unpacker.push(chunk)
+    if (!flows) controller.pause()
   }
 
   onResponseEnd(): void {
     this.ended()
-    if (!this.aborted) this.handler.end()
+    this.controller = undefined
+    if (this.aborted) return
+    if (this.unpacker === undefined) this.handler.end()
+    else this.unpacker.end()
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
@@ -194,8 +212,34 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
       return
     }
     this.ended()
+    this.controller = undefined
+    if (this.unpacker === undefined) this.broke(this.failureOf(error))
+    else this.unpacker.flushed(() => this.broke(this.failureOf(error)))
+  }
+
+  /** What came is of no use: its connection is closed. */
+  private spoiled(detail: string): void {
+    if (this.aborted) return
+    this.abort()
+    this.handler.broke({ kind: 'reset', detail })
+  }
+
+  private broke(failure: CallFailure): void {
+    if (this.aborted) return
     this.aborted = true
-    this.handler.broke(this.failureOf(error))
+    this.unpacker?.destroy()
+    this.handler.broke(failure)
+  }
+
+  private unpacking(encoding: Encoding, controller: Dispatcher.DispatchController) {
+    return new Unpacker(encoding, {
+      data: chunk => this.aborted || this.handler.data(chunk),
+      end: () => {
+        if (!this.aborted) this.handler.end()
+      },
+      broke: error => this.spoiled(`its ${encoding} body cannot be unpacked: ${codeOf(error)}`),
+      drain: () => controller.resume(),
+    })
   }
 
   /** The pool's socket is its next request's from now on; one of its own is closed. */
@@ -205,10 +249,38 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   }
 
   private failureOf(error: Error): CallFailure {
-    const code = 'code' in error && typeof error.code === 'string' ? error.code : error.name
+    const code = codeOf(error)
+    if (code === 'UND_ERR_HEADERS_OVERFLOW') {
+      const limit = this.target.options.maxHeaderSize
+      return { kind: 'reset', detail: `the head of its answer is over ${limit} bytes (limits.headers)` }
+    }
     if (this.sent) return { kind: 'reset', detail: `broke: ${code}` }
     if (code === 'UND_ERR_CONNECT_TIMEOUT')
       return { kind: 'connect_timeout', detail: 'no connection in time' }
     return { kind: 'refused', detail: `no connection: ${code}` }
   }
+}
+
+const codeOf = (error: Error): string =>
+  'code' in error && typeof error.code === 'string' ? error.code : error.name
+
+/** The coding of a body that is not plain. */
+function encodingOf(headers: readonly string[]): string | undefined {
+  const found: string[] = []
+  for (let i = 0; i < headers.length; i += 2) {
+    if (headers[i]?.toLowerCase() === 'content-encoding') found.push(headers[i + 1] ?? '')
+  }
+  const encoding = found.join(',').trim().toLowerCase()
+  return encoding === '' || encoding === 'identity' ? undefined : encoding
+}
+
+/** Without what is true of the compressed body only. */
+function plainHead(headers: readonly string[]): string[] {
+  const plain: string[] = []
+  for (let i = 0; i < headers.length; i += 2) {
+    const name = headers[i] ?? ''
+    if (/^content-(encoding|length)$/i.test(name)) continue
+    plain.push(name, headers[i + 1] ?? '')
+  }
+  return plain
 }
