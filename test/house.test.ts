@@ -280,7 +280,7 @@ t.test('the program answers to its name', async t => {
   t.same(await weir('frobnicate'), {
     code: 2,
     out: '',
-    err: 'weir: no command "frobnicate"; the commands are demo, serve, check, replay\n',
+    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, replay\n',
   })
   const overview = await weir('--help')
   t.equal(overview.code, 0)

@@ -7,7 +7,7 @@ import { DONE, FIN, ROLE, TOK, USAGE } from '../fixtures/events.js'
 import { live, MiB } from '../fixtures/memory.js'
 import { stream } from '../fixtures/stage.js'
 import { HDR, type Step, startUpstream } from '../fixtures/upstream.js'
-import { AGENT, configData, startTestWeir, type TestWeir } from '../fixtures/weir.js'
+import { AGENT, configData, PATIENT, startTestWeir, type TestWeir } from '../fixtures/weir.js'
 
 const ANSWER = ROLE + TOK('a') + TOK('b') + FIN + DONE
 
@@ -169,7 +169,7 @@ t.test(
       yield { wait: 300 }
       yield* quick()
     })
-    const weir = await startTestWeir(t, configData([upstream.url]))
+    const weir = await startTestWeir(t, configData([upstream.url], { classes: PATIENT }))
     // The request object of Node closes as soon as a body is read, which is no sign of anybody leaving.
     const bodies = {
       small: '{"model":"m","stream":true}',
@@ -225,7 +225,7 @@ t.test('300 clients that leave before the upstream answers leave nothing behind'
     yield { wait: 25 }
     yield* quick()
   })
-  const weir = await startTestWeir(t, configData([upstream.url], {}, { max_in_flight: 4 }))
+  const weir = await startTestWeir(t, configData([upstream.url], { classes: PATIENT }, { max_in_flight: 4 }))
   const leaveOne = async (i: number): Promise<void> => {
     const asked = ask(weir.url)
     await sleep(1 + (i % 12))

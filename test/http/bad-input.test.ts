@@ -195,7 +195,7 @@ t.test('paths that are not of this router are a 404 that lists those that are, a
     )
     t.match(answer, /^HTTP\/1.1 404 /, path)
     t.match(answer, /"code":"weir_unknown_route"/, path)
-    t.match(answer, /POST \/v1\/chat\/completions, POST \/v1\/completions, GET \/v1\/models/, path)
+    t.match(answer, /POST \/v1\/chat\/completions, .*GET \/v1\/models/, path)
   }
   const get = await ask(weir.url, { method: 'GET', body: '' }).answer
   t.equal(get.status, 404)
