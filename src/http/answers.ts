@@ -88,13 +88,14 @@ const MESSAGES_TYPES: Readonly<Record<number, string>> = {
 
 /**
  * The body, in the shape of the API that was called: `{"error":{"message","type","param","code"}}`, for Anthropic's
- * `{"type":"error","error":{"type","message","code"}}`.
+ * `{"type":"error","error":{"type","message","code","details":{"error_code"}}}`, where its SDK looks for the code.
  */
 export function bodyOf(answer: Answer, shape: StreamShape = 'chat'): string {
   const { code, message } = answer
   if (shape === 'messages') {
-    const type = MESSAGES_TYPES[statusOf(answer)] ?? 'api_error'
-    return JSON.stringify({ type: 'error', error: { type, message, code } })
+    const late = ANSWERS[code].type === 'timeout_error' ? 'timeout_error' : 'api_error'
+    const type = MESSAGES_TYPES[statusOf(answer)] ?? late
+    return JSON.stringify({ type: 'error', error: { type, message, code, details: { error_code: code } } })
   }
   return JSON.stringify({ error: { message, type: ANSWERS[code].type, param: null, code } })
 }

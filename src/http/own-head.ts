@@ -2,15 +2,21 @@
 import type { Resolved } from '../config/resolved.js'
 import type { RefuseReason } from '../policy/decision.js'
 import type { Ticket } from '../request.js'
+import type { StreamShape } from '../sse/marks.js'
 import type { Answer } from './answers.js'
 import type { Exchange } from './exchange.js'
 
-/** `x-request-id`, class, pool, decision and `server-timing`, as far as they are known now. */
+/** The request's id, where the SDK of the API that was called looks for it. */
+export function idHead(id: string, shape: StreamShape): string[] {
+  return shape === 'messages' ? ['x-request-id', id, 'request-id', id] : ['x-request-id', id]
+}
+
+/** The id, class, pool, decision and `server-timing`, as far as they are known now. */
 export function ownHead(exchange: Exchange): string[] {
   const { inbound, context, ticket, attempt, why, queuedMs } = exchange
   const { facts } = inbound
   const { classes, pools } = context.config.policy
-  const head = ['x-request-id', inbound.id]
+  const head = idHead(inbound.id, inbound.shape)
   const cls = ticket?.cls
   if (cls !== undefined) head.push('x-weir-class', classes[cls]!.name)
   const timing = [
