@@ -13,6 +13,7 @@ import { type Caller, MEASURED, notJson, Refusal, requestId, shapeAt, startExcha
 import { onceClosed } from './closed.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
 import type { ModelList } from './models.js'
+import { idHead } from './own-head.js'
 
 /** Endings that no exchange reports, since none was begun. */
 export type EarlyVerdict = 'client_error' | 'client_left' | 'shed'
@@ -162,12 +163,13 @@ export function dataServer(options: ServerOptions): DataServer {
         id,
       )
     }
-    const headers = [...headersOf(refusal.answer), ...refusal.headers, 'x-request-id', id]
+    const shape = shapeAt(request.url)
+    const headers = [...headersOf(refusal.answer), ...refusal.headers, ...idHead(id, shape)]
     for (let i = 0; i < headers.length; i += 2) reply.header(headers[i]!, headers[i + 1]!)
     reply
       .code(statusOf(refusal.answer))
       .type('application/json; charset=utf-8')
-      .send(bodyOf(refusal.answer, shapeAt(request.url)))
+      .send(bodyOf(refusal.answer, shape))
   })
 
   function prefixClass(request: FastifyRequest): ClassId | undefined {
