@@ -55,7 +55,7 @@ const POINTS: readonly Point[] = [
     load: ['--concurrency', '200', '--ramp', '2.65'],
   },
   {
-    name: 'simulated engine, about 200 streams, 3 tokens an event',
+    name: 'simulated engine, some 150 streams, 3 tokens an event',
     serve: simulatedEngine,
     load: [
       // A closed loop would send every request into the burst of events that ended the stream before it.
@@ -230,8 +230,7 @@ ${circumstances(ANY_CORE, loadBefore)}
 Each request is timed three times: by Weir (its log line: \`ttftMs\`, \`upstreamTtftMs\`, \`tpotMs\`), by a C client that
 shares no code with it, and by the stamps (CLOCK_MONOTONIC, one clock for all processes of the machine) that the engine
 puts into its events. They are joined by \`x-request-id\`; every request of the client had its line and the same number of
-tokens. ${WARMUP_S} s of warm-up are left out. Errors are absolute, one a request; cells are the median of
-${reps} runs (lowest..highest).
+tokens. ${WARMUP_S} s of warm-up are left out. Errors are absolute, one a request; cells are the median of ${reps} runs (lowest..highest).
 
 The client's TTFT runs from its send to the event in its hands. Weir's runs from the complete body to the event in
 Weir's hands. So the client's holds more: both ways between client and Weir, Weir's reading of the head, and its write.
