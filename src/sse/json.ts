@@ -13,8 +13,8 @@ const CLOSE_BRACKET = 0x5d
 const OPEN_BRACE = 0x7b
 const CLOSE_BRACE = 0x7d
 
-/** Deeper nesting than this is taken for malformed: the walk recurses, and the stack is not the upstream's to fill. */
-const MAX_DEPTH = 128
+/** Deeper nesting than this is taken for malformed: the walk recurses, and the stack is not the sender's to fill. */
+export const MAX_DEPTH = 128
 /** Characters; a longer number is well formed, but its value is not worth the reading. */
 const MAX_NUMBER = 40
 
@@ -27,6 +27,13 @@ const NOTHING = new Uint8Array(0)
 const TRUE = ascii('true')
 const FALSE = ascii('false')
 const NULL = ascii('null')
+const DATA_URL = ascii('data:')
+
+/** What is not JSON about the bytes, without quoting them, and where. */
+export interface JsonFault {
+  readonly why: string
+  readonly at: number
+}
 
 /**
  * A cursor that stands before a value. Each value must be consumed once: by `skip`, by one of the readers, or by
@@ -40,7 +47,9 @@ export class JsonWalk {
   #depth = 0
   /** Just entered: the next member or element has no comma before it. */
   #fresh = false
-  #bad = false
+  #fault: JsonFault | undefined
+  #textBytes = 0
+  #numbers = 0
   /** Where the last string or key lies, between its quotes. */
   #from = 0
   #to = 0
@@ -51,13 +60,35 @@ export class JsonWalk {
     this.#end = to
     this.#depth = 0
     this.#fresh = false
-    this.#bad = false
+    this.#fault = undefined
+    this.#textBytes = 0
+    this.#numbers = 0
     this.#blank()
   }
 
   /** The value was consumed, was well formed, and nothing follows it. */
   whole(): boolean {
-    return this.#blank() === -1 && !this.#bad
+    return this.#blank() === -1 && this.#fault === undefined
+  }
+
+  /** What is wrong, once something is. */
+  get fault(): JsonFault | undefined {
+    return this.#fault
+  }
+
+  /** Where it stands: before a value, or behind the one just consumed. */
+  get at(): number {
+    return this.#at
+  }
+
+  /** Bytes of the string values that were skipped, without `data:` URLs: images are not text. */
+  get textBytes(): number {
+    return this.#textBytes
+  }
+
+  /** Numbers that were skipped: a prompt may be a list of token ids. */
+  get numbers(): number {
+    return this.#numbers
   }
 
   /** Steps into the value if it is an object; else consumes nothing. */
@@ -75,13 +106,14 @@ export class JsonWalk {
     let byte = this.#blank()
     if (byte === CLOSE_BRACE) return this.#leave()
     if (!this.#fresh) {
-      if (byte !== COMMA) return this.#fail()
+      if (byte !== COMMA) return this.#fail('expected "," or "}"')
       this.#at++
       byte = this.#blank()
     }
     this.#fresh = false
-    if (byte !== QUOTE || !this.#quoted()) return this.#fail()
-    if (this.#blank() !== COLON) return this.#fail()
+    if (byte !== QUOTE) return this.#fail('expected a member name')
+    if (!this.#quoted()) return false
+    if (this.#blank() !== COLON) return this.#fail('expected ":" after a member name')
     this.#at++
     this.#blank()
     return true
@@ -92,12 +124,12 @@ export class JsonWalk {
     const byte = this.#blank()
     if (byte === CLOSE_BRACKET) return this.#leave()
     if (!this.#fresh) {
-      if (byte !== COMMA) return this.#fail()
+      if (byte !== COMMA) return this.#fail('expected "," or "]"')
       this.#at++
       this.#blank()
     }
     this.#fresh = false
-    return !this.#bad
+    return this.#fault === undefined
   }
 
   /** The key, or the string just read, is this word. One that is written with escapes is never equal. */
@@ -132,8 +164,9 @@ export class JsonWalk {
   /** Consumes the value, whatever it is. */
   skip(): void {
     const byte = this.#peek()
-    if (byte === QUOTE) this.#quoted()
-    else if (byte === OPEN_BRACE) {
+    if (byte === QUOTE) {
+      if (this.#quoted() && !this.#isDataUrl()) this.#textBytes += this.#to - this.#from
+    } else if (byte === OPEN_BRACE) {
       this.enterObject()
       while (this.member()) this.skip()
     } else if (byte === OPEN_BRACKET) {
@@ -142,7 +175,10 @@ export class JsonWalk {
     } else if (byte === 0x74) this.#word(TRUE)
     else if (byte === 0x66) this.#word(FALSE)
     else if (byte === 0x6e) this.#word(NULL)
-    else this.#digits()
+    else {
+      this.#digits()
+      this.#numbers++
+    }
   }
 
   /** Consumes the value; true if it is a string that is not empty, then ready for `is`. */
@@ -197,10 +233,16 @@ export class JsonWalk {
     return value
   }
 
-  #fail(): false {
-    this.#bad = true
+  #fail(why: string): false {
+    this.#fault ??= { why, at: this.#at }
     this.#at = this.#end
     return false
+  }
+
+  #isDataUrl(): boolean {
+    const from = this.#from
+    for (let i = 0; i < DATA_URL.length; i++) if (this.#bytes[from + i] !== DATA_URL[i]) return false
+    return true
   }
 
   #peek(): number {
@@ -226,7 +268,7 @@ export class JsonWalk {
 
   #enter(bracket: number): boolean {
     if (this.#peek() !== bracket) return false
-    if (++this.#depth > MAX_DEPTH) this.#fail()
+    if (++this.#depth > MAX_DEPTH) this.#fail(`nested deeper than ${MAX_DEPTH}`)
     else this.#at++
     this.#fresh = true
     return true
@@ -252,19 +294,26 @@ export class JsonWalk {
         this.#at = at + 1
         return true
       }
-      if (byte < 0x20) break
+      if (byte < 0x20) {
+        this.#at = at
+        return this.#fail('a control character in a string')
+      }
       if (byte === BACKSLASH) {
-        at = escapeEnd(bytes, at + 1, end)
-        if (at < 0) break
+        const behind = escapeEnd(bytes, at + 1, end)
+        if (behind < 0) {
+          this.#at = at
+          return this.#fail('a bad escape in a string')
+        }
+        at = behind
       } else at++
     }
-    return this.#fail()
+    return this.#fail('a string does not end')
   }
 
   #word(word: Uint8Array): void {
     for (let i = 0; i < word.length; i++) {
       if (this.#peek() !== word[i]) {
-        this.#fail()
+        this.#fail('expected a value')
         return
       }
       this.#at++
@@ -281,7 +330,8 @@ export class JsonWalk {
     while (isDigit(this.#peek())) value = value * 10 + ((bytes[this.#at++] as number) - ZERO)
     const count = this.#at - first
     if (count === 0 || (count > 1 && bytes[first] === ZERO)) {
-      this.#fail()
+      this.#at = first
+      this.#fail(count === 0 ? 'expected a value' : 'a number with a leading zero')
       return Number.NaN
     }
     let plain = count < 16
@@ -303,7 +353,7 @@ export class JsonWalk {
 
   /** At least one digit. */
   #run(): boolean {
-    if (!isDigit(this.#peek())) return this.#fail()
+    if (!isDigit(this.#peek())) return this.#fail('expected a digit')
     while (isDigit(this.#peek())) this.#at++
     return true
   }
