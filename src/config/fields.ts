@@ -419,8 +419,15 @@ export const ConfigFields = Type.Object(
         body: size('Largest request body; a longer one is a 413. 32MiB: some 20 photos.', '32MiB'),
         headers: size('Largest request head; a longer one is a 431. 16KiB.', '16KiB'),
         event: size('Longest event that is looked into; a longer one passes unread. 8MiB.', '8MiB'),
+        head_time: duration('For the head of a request to come in; a slower one is a 408. 60s.', {
+          default: '60s',
+        }),
+        body_time: duration(
+          'For its body, after that; a slower one is a 408. 5m: 32MiB at less than a megabit a second do not make it.',
+          { default: '5m' },
+        ),
       },
-      'Sizes.',
+      'Sizes of what is taken, and how long it may take to come in.',
     ),
     timeouts: group(
       {

@@ -26,6 +26,8 @@ export function resolve(config: ConfigFields, keys: KeysFields | undefined): Res
       body: sizeBytes(config.limits.body),
       headers: sizeBytes(config.limits.headers),
       event: sizeBytes(config.limits.event),
+      headMs: spanOf(config.limits.head_time),
+      bodyMs: spanOf(config.limits.body_time),
     },
     commitAfterMs: classes.map(([, cls]) => durationMs(cls.commit_after ?? config.commit_after)),
     overloadStatus: config.overload_status === 429 ? 429 : 503,

@@ -55,7 +55,14 @@ export interface Resolved {
   readonly admin: { readonly host: string; readonly port: number; readonly token: string | undefined }
   /** undefined: anyone may call. */
   readonly keys: readonly KeyEntry[] | undefined
-  readonly limits: { readonly body: number; readonly headers: number; readonly event: number }
+  /** Bytes, and the time in which a request's head and body must be here. */
+  readonly limits: {
+    readonly body: number
+    readonly headers: number
+    readonly event: number
+    readonly headMs: Ms
+    readonly bodyMs: Ms
+  }
   /** By class id: when a silent stream commits; undefined is `never`. */
   readonly commitAfterMs: readonly (Ms | undefined)[]
   readonly overloadStatus: 503 | 429

@@ -14,15 +14,22 @@ class BrokenOff extends Error {
 
 /**
  * @param limit  bytes
+ * @param wanted  called when it is about to be read
  * @throws TooLarge as soon as the length is known: what was announced, or what came
  */
-export function wholeBody(request: FastifyRequest, payload: IncomingMessage, limit: number): Promise<Buffer> {
+export function wholeBody(
+  request: FastifyRequest,
+  payload: IncomingMessage,
+  limit: number,
+  wanted: () => void,
+): Promise<Buffer> {
   const announced = Number(request.headers['content-length'] ?? 0)
   return new Promise((resolve, reject) => {
     if (announced > limit) {
       reject(new TooLarge(`announced ${announced} bytes`))
       return
     }
+    wanted()
     const chunks: Buffer[] = []
     let length = 0
     const done = (): void => {

@@ -110,6 +110,6 @@ export function notJson(): Refusal {
   return badRequest('Send the body as JSON, with the header "content-type: application/json".')
 }
 
-function badRequest(message: string): Refusal {
+export function badRequest(message: string): Refusal {
   return new Refusal({ code: 'weir_bad_request', message })
 }

@@ -7,9 +7,13 @@ import type { ServerResponse } from 'node:http'
  */
 export function onceClosed(response: ServerResponse, fn: () => void): void {
   const { socket } = response.req
+  let over = false
   const closed = (): void => {
     response.off('close', closed)
     socket.off('close', closed)
+    // The response closes from within the 'close' of its socket, which still calls whom it had then.
+    if (over) return
+    over = true
     fn()
   }
   response.on('close', closed)

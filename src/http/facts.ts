@@ -45,7 +45,7 @@ export function factsOf(input: FactsInput): RequestFacts {
   }
 }
 
-function askedClass(
+export function askedClass(
   headers: IncomingHttpHeaders,
   classIds: ReadonlyMap<string, ClassId>,
 ): ClassId | undefined {

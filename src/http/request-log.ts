@@ -7,6 +7,7 @@ import type { PoolId, ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { Answer } from './answers.js'
 import type { Exchange, Report } from './exchange.js'
+import type { Passed } from './forward.js'
 import type { EarlyVerdict } from './server.js'
 
 export class RequestLog {
@@ -89,6 +90,11 @@ export class RequestLog {
   early(verdict: EarlyVerdict, answer: Answer | undefined, id: string): void {
     this.recorder.early(verdict)
     this.log.info({ id, verdict, code: answer?.code, detail: answer?.message }, 'request')
+  }
+
+  /** A request that was passed on unmeasured. */
+  passed({ replica, tookMs, ...passed }: Passed): void {
+    this.log.info({ ...passed, ...this.place(replica), tookMs: rounded(tookMs) }, 'passed')
   }
 
   rerouted(pool: PoolId, failure: Failure): void {

@@ -1,19 +1,34 @@
 /** The data port: builds fastify from a config and a policy, and walks each request to its exchange. */
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify'
+import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { Resolved } from '../config/resolved.js'
+import type { ReplicaState } from '../policy/policy.js'
 import type { ClassId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
 import { wholeBody } from './body-bytes.js'
-import { type Caller, MEASURED, notJson, Refusal, requestId, shapeAt, startExchange } from './chat.js'
+import {
+  badRequest,
+  type Caller,
+  MEASURED,
+  notJson,
+  Refusal,
+  requestId,
+  shapeAt,
+  startExchange,
+} from './chat.js'
 import { onceClosed } from './closed.js'
+import { corsHead, preflightHead } from './cors.js'
 import type { Exchange, ExchangeContext } from './exchange.js'
+import { Expectations } from './expectation.js'
+import type { Passed } from './forward.js'
 import type { ModelList } from './models.js'
 import { idHead } from './own-head.js'
+import { notAllowed, passedMethods, passThrough } from './passthrough.js'
+import { Realtime } from './realtime.js'
 
 /** Endings that no exchange reports, since none was begun. */
 export type EarlyVerdict = 'client_error' | 'client_left' | 'shed'
@@ -23,6 +38,10 @@ export interface ServerOptions {
   readonly models: ModelList
   /** A request ended before its exchange began. */
   readonly early: (verdict: EarlyVerdict, answer: Answer | undefined, id: string) => void
+  /** As the policy sees them, for requests that it does not decide about. */
+  readonly replicas: () => readonly ReplicaState[]
+  /** A request that was passed on unmeasured is over. */
+  readonly passed: (passed: Passed) => void
   /** A fault of Weir's own. */
   readonly fault: (error: unknown, id: string) => void
 }
@@ -39,6 +58,12 @@ export interface DataServer {
 }
 
 declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Its requests are arrivals, and each has a verdict. */
+    measured?: boolean
+    /** Methods that the path takes, where this route refuses the others. */
+    methods?: readonly string[]
+  }
   interface FastifyRequest {
     arrivedAt: Ms
     caller: Caller | undefined
@@ -46,6 +71,13 @@ declare module 'fastify' {
     askedUnder: Resolved | undefined
   }
 }
+
+/** Of each route: bare, as OpenAI's base URL has it, and under the name of a class. */
+const PREFIXES = ['', '/v1', '/:weirClass/v1'] as const
+const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'] as const
+
+/** How often Node looks for requests that take too long to come in. */
+const CHECK_EVERY_MS: Ms = 5000
 
 export function dataServer(options: ServerOptions): DataServer {
   const { context, models } = options
@@ -59,33 +91,46 @@ export function dataServer(options: ServerOptions): DataServer {
   let emptied: (() => void) | undefined
   const app: FastifyInstance = Fastify({
     logger: false,
-    // The five clocks are Weir's own; Node's would cut long streams and slow uploads by surprise.
-    requestTimeout: 0,
+    // The five clocks are Weir's own, and Node's would cut long streams by surprise: only a request's own way in is timed.
+    requestTimeout: limits.headMs + limits.bodyMs,
     connectionTimeout: 0,
     keepAliveTimeout: 75_000,
     return503OnClosing: false,
     forceCloseConnections: true,
     routerOptions: { ignoreTrailingSlash: false, maxParamLength: 200 },
-    http: { maxHeaderSize: limits.headers },
+    http: {
+      maxHeaderSize: limits.headers,
+      headersTimeout: limits.headMs,
+      connectionsCheckingInterval: Math.min(CHECK_EVERY_MS, limits.headMs / 2, limits.bodyMs / 2),
+      insecureHTTPParser: false,
+    },
+    frameworkErrors(_error, _request, reply) {
+      // Fastify's own words for a path that it cannot read, before any hook has run.
+      answerError(badRequest('The path cannot be read: a % begins no escape, or a part is too long.'), reply)
+    },
     clientErrorHandler(error, socket) {
       const response = unanswered.get(socket)
-      // A connection that breaks, or ends in mid-request, is no bad request: its request, if any, knows what that means.
-      const garbage = error.code?.startsWith('HPE_') === true && error.code !== 'HPE_INVALID_EOF_STATE'
-      if (!garbage || !socket.writable || response?.headersSent) return socket.destroy(error)
+      const answer = answerToGarbage(error.code, limits)
+      if (answer === undefined || !socket.writable || response?.headersSent) return socket.destroy(error)
       garbled.add(socket)
-      const answer: Answer = { code: 'weir_bad_request', message: 'The request is not valid HTTP/1.1.' }
-      if (response === undefined) options.early('client_error', answer, requestId(undefined))
+      // A port scan is no arrival.
+      const began = response === undefined && socket.bytesRead > 0
+      if (began) options.early('client_error', answer, requestId(undefined))
       const body = bodyOf(answer)
-      const status =
-        error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
+      const status = statusOf(answer)
       socket.end(
-        `HTTP/1.1 ${status}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+        `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+        () => socket.destroy(),
       )
     },
   })
+  const expectations = new Expectations()
+  const realtime = new Realtime(context)
+  expectations.attach(app.server, (request, response) => app.routing(request, response))
+  realtime.attach(app.server, (request, response) => app.routing(request, response))
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', (request: FastifyRequest, payload: IncomingMessage) =>
-    wholeBody(request, payload, context.config.limits.body),
+    wholeBody(request, payload, context.config.limits.body, () => expectations.proceed(payload)),
   )
   app.decorateRequest('arrivedAt', 0)
   app.decorateRequest('caller', undefined)
@@ -104,7 +149,28 @@ export function dataServer(options: ServerOptions): DataServer {
       if (unanswered.get(socket) === reply.raw) unanswered.delete(socket)
       if (unanswered.size === 0) emptied?.()
     })
+    if (request.raw.url?.startsWith('/') !== true) throw badRequest('Send a path, not a whole URL.')
+    if (expectations.isUnknown(request.raw)) {
+      throw new Refusal({
+        code: 'weir_bad_request',
+        status: 417,
+        message: 'The only expectation that this router meets is 100-continue.',
+      })
+    }
+    const cors = corsHead(context.config.cors, request.raw)
+    for (let i = 0; i < cors.length; i += 2) reply.raw.setHeader(cors[i]!, cors[i + 1]!)
     if (request.is404) return
+    if (request.method === 'OPTIONS') {
+      // Browsers ask without the key, and before anything else.
+      const methods = methodsOf(request)
+      const lines = [
+        ...(cors.length > 2 ? preflightHead(methods, request.raw) : []),
+        'allow',
+        methods.join(', '),
+      ]
+      for (let i = 0; i < lines.length; i += 2) reply.header(lines[i]!, lines[i + 1]!)
+      return reply.code(204).send()
+    }
     callerOf(request)
   })
 
@@ -124,14 +190,29 @@ export function dataServer(options: ServerOptions): DataServer {
     return request.caller
   }
 
-  for (const prefix of ['', '/v1', '/:weirClass/v1']) {
+  const passing = passThrough(app, {
+    context,
+    prefixes: PREFIXES,
+    callerOf,
+    replicas: options.replicas,
+    passed: options.passed,
+  })
+
+  for (const prefix of PREFIXES) {
     for (const path of Object.keys(MEASURED)) {
-      app.post(`${prefix}${path}`, (request, reply) => {
+      app.post(`${prefix}${path}`, { config: { measured: true } }, (request, reply) => {
         const exchange = startExchange(context, request, reply, callerOf(request), path)
         open.add(exchange)
         exchange.start()
       })
+      refuseOthers(`${prefix}${path}`, ['POST'])
     }
+    app.get(`${prefix}/realtime`, async (request, reply) => {
+      const replica = passing.candidates(request, 'realtime')[0]!
+      realtime.connect(request, reply, replica, passing.pathFor(request, replica))
+    })
+    for (const path of ['/models', '/models/*', '/realtime'])
+      refuseOthers(`${prefix}${path}`, ['GET', 'HEAD'])
     app.get(`${prefix}/models`, async () => ({ object: 'list', data: await models.entries() }))
     app.get<{ Params: { '*': string } }>(`${prefix}/models/*`, async request => {
       const entry = (await models.entries()).find(({ id }) => id === request.params['*'])
@@ -145,11 +226,29 @@ export function dataServer(options: ServerOptions): DataServer {
     })
   }
 
+  /** A path that is known says which methods it takes. */
+  function refuseOthers(url: string, methods: readonly string[]): void {
+    app.route({
+      method: METHODS.filter(method => !methods.includes(method)),
+      url,
+      config: { methods },
+      exposeHeadRoute: false,
+      handler: () => {
+        throw notAllowed(methods)
+      },
+    })
+  }
+
   app.setNotFoundHandler(request => {
     throw unknownRoute(request)
   })
 
-  app.setErrorHandler((error: Error & { statusCode?: number; code?: string }, request, reply) => {
+  app.setErrorHandler((error: Error & { statusCode?: number; code?: string }, _request, reply) => {
+    answerError(error, reply)
+  })
+
+  function answerError(error: Error & { statusCode?: number; code?: string }, reply: FastifyReply): void {
+    const { request } = reply
     const id = requestId(request.headers['x-request-id'])
     const refusal = refusalOf(error, context.config.limits.body)
     if (refusal.answer.code === 'weir_internal') options.fault(error, id)
@@ -165,12 +264,14 @@ export function dataServer(options: ServerOptions): DataServer {
     }
     const shape = shapeAt(request.url)
     const headers = [...headersOf(refusal.answer), ...refusal.headers, ...idHead(id, shape)]
+    // Whether such a client still sends its body is its own choice: what comes next on its connection is unknown.
+    if (expectations.waits(request.raw)) headers.push('connection', 'close')
     for (let i = 0; i < headers.length; i += 2) reply.header(headers[i]!, headers[i + 1]!)
     reply
       .code(statusOf(refusal.answer))
       .type('application/json; charset=utf-8')
       .send(bodyOf(refusal.answer, shape))
-  })
+  }
 
   function prefixClass(request: FastifyRequest): ClassId | undefined {
     const { weirClass } = request.params as { readonly weirClass?: string }
@@ -195,15 +296,39 @@ export function dataServer(options: ServerOptions): DataServer {
     },
     cutOff() {
       for (const exchange of [...open]) exchange.cutOff()
+      realtime.close()
     },
     async close() {
+      realtime.close()
       await app.close()
     },
   }
 }
 
 function isMeasured(request: FastifyRequest): boolean {
-  return request.method === 'POST' && !request.is404
+  return request.routeOptions.config.measured === true
+}
+
+function methodsOf(request: FastifyRequest): readonly string[] {
+  return [...(request.routeOptions.config.methods ?? passedMethods(request) ?? []), 'OPTIONS']
+}
+
+/** What is said to bytes that are no request. undefined: their connection broke, and nobody is there to be told. */
+function answerToGarbage(
+  code: string | undefined,
+  { headers, headMs, bodyMs }: Resolved['limits'],
+): Answer | undefined {
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') {
+    const message = `The request did not come in within ${headMs / 1000} s for its head (limits.head_time) and ${bodyMs / 1000} s for its body (limits.body_time).`
+    return { code: 'weir_bad_request', status: 408, message }
+  }
+  if (code === 'HPE_HEADER_OVERFLOW') {
+    const message = `The head of the request is larger than this router takes: ${headers} bytes (limits.headers).`
+    return { code: 'weir_bad_request', status: 431, message }
+  }
+  // A connection that ends in mid-request is no bad request: the request, if any, knows what that means.
+  if (code?.startsWith('HPE_') !== true || code === 'HPE_INVALID_EOF_STATE') return undefined
+  return { code: 'weir_bad_request', message: 'The request is not valid HTTP/1.1.' }
 }
 
 function unknownRoute(request: FastifyRequest): Refusal {

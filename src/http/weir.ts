@@ -89,6 +89,8 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     context,
     models,
     early: (verdict, answer, id) => requests.early(verdict, answer, id),
+    replicas: () => policy.state(clock.now()).replicas,
+    passed: passed => requests.passed(passed),
     fault: (error, id) => log.error({ err: error, id }, 'a fault of the router itself; please report it'),
   })
   const ops = opsServer({
@@ -158,6 +160,8 @@ function fixedChanges(running: Resolved, next: Resolved): string[] {
     'admin.port': admin.port,
     'admin.token': admin.token,
     'limits.headers': limits.headers,
+    'limits.head_time': limits.headMs,
+    'limits.body_time': limits.bodyMs,
   })
   const before = fixed(running)
   return Object.entries(fixed(next)).flatMap(([key, value]) =>

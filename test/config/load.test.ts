@@ -38,7 +38,13 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
     listen: { host: '127.0.0.1', port: 8080 },
     admin: { host: '127.0.0.1', port: 8081, token: undefined },
     keys: undefined,
-    limits: { body: 32 * 1024 ** 2, headers: 16 * 1024, event: 8 * 1024 ** 2 },
+    limits: {
+      body: 32 * 1024 ** 2,
+      headers: 16 * 1024,
+      event: 8 * 1024 ** 2,
+      headMs: MINUTE,
+      bodyMs: 5 * MINUTE,
+    },
     commitAfterMs: [30_000],
     overloadStatus: 503,
     cors: [],
@@ -122,7 +128,7 @@ t.test('every key that is given arrives, in the units of the inside', async t =>
   const config = fromText(`
 listen: { host: 127.0.0.9, port: 0 }
 admin: { host: localhost, port: 9090, token: t0ken }
-limits: { body: 1GiB, headers: 512B, event: 1.5KiB }
+limits: { body: 1GiB, headers: 512B, event: 1.5KiB, head_time: 2s, body_time: 1m }
 timeouts: { connect: 1s, first_token: off, stall: 1.5s, total: 2h }
 commit_after: never
 retries: { share: 0, floor: 0 }
@@ -165,7 +171,7 @@ routes:
 `)
   t.same(config.listen, { host: '127.0.0.9', port: 0 })
   t.same(config.admin, { host: 'localhost', port: 9090, token: 't0ken' })
-  t.same(config.limits, { body: 1024 ** 3, headers: 512, event: 1536 })
+  t.same(config.limits, { body: 1024 ** 3, headers: 512, event: 1536, headMs: 2000, bodyMs: MINUTE })
   t.same(config.commitAfterMs, [0, undefined])
   t.equal(config.overloadStatus, 429)
   t.same(config.cors, ['https://app.example', 'http://localhost:3000'])
