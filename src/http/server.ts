@@ -5,7 +5,7 @@ import type { AddressInfo, Socket } from 'node:net'
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { Resolved } from '../config/resolved.js'
 import type { ReplicaState } from '../policy/policy.js'
-import type { ClassId } from '../request.js'
+import type { ClassId, ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
@@ -78,6 +78,14 @@ const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'] as 
 
 /** How often Node looks for requests that take too long to come in. */
 const CHECK_EVERY_MS: Ms = 5000
+
+/** What can be done with a response afterwards: by the replica that keeps it. */
+const KEPT_RESPONSES = [
+  { method: 'GET', path: '/responses/:id' },
+  { method: 'DELETE', path: '/responses/:id' },
+  { method: 'POST', path: '/responses/:id/cancel' },
+  { method: 'GET', path: '/responses/:id/input_items' },
+] as const
 
 export function dataServer(options: ServerOptions): DataServer {
   const { context, models } = options
@@ -207,6 +215,13 @@ export function dataServer(options: ServerOptions): DataServer {
       })
       refuseOthers(`${prefix}${path}`, ['POST'])
     }
+    for (const { method, path } of KEPT_RESPONSES) {
+      app.route<{ Params: { id: string } }>({
+        method,
+        url: `${prefix}${path}`,
+        handler: (request, reply) => passing.forwardTo(request, reply, keeperOf(request.params.id)),
+      })
+    }
     app.get(`${prefix}/realtime`, async (request, reply) => {
       const replica = passing.candidates(request, 'realtime')[0]!
       realtime.connect(request, reply, replica, passing.pathFor(request, replica))
@@ -271,6 +286,16 @@ export function dataServer(options: ServerOptions): DataServer {
       .code(statusOf(refusal.answer))
       .type('application/json; charset=utf-8')
       .send(bodyOf(refusal.answer, shape))
+  }
+
+  /** The replica that keeps this response. */
+  function keeperOf(id: string): ReplicaId {
+    const replica = context.responses.get(id)
+    if (replica === undefined || context.config.policy.replicas[replica]?.retired) {
+      const message = 'This router knows no replica that keeps a response of this id.'
+      throw new Refusal({ code: 'weir_unknown_route', message })
+    }
+    return replica
   }
 
   function prefixClass(request: FastifyRequest): ClassId | undefined {

@@ -200,3 +200,36 @@ t.test('a member that the pool refuses is a 400, and its priority stands in for 
   t.equal(await weir.metric('weir_requests_total', { verdict: 'client_error' }), 1)
   await weir.atRest()
 })
+
+t.test('a response is read, cancelled and deleted at the replica that keeps it', async t => {
+  const answers = ({ method, body }: { method: string; body: Buffer }, id: string): Step[] =>
+    method === 'POST' && body.length > 0
+      ? [WHOLE(200, JSON.stringify({ id, status: 'queued' }))]
+      : [WHOLE(200, JSON.stringify({ from: id }))]
+  const a = await startUpstream(t, request => answers(request, 'resp_a'))
+  const b = await startUpstream(t, request => answers(request, 'resp_b'))
+  const weir = await startTestWeir(t, configData([a.url, b.url]))
+  const body = JSON.stringify({ model: 'm', input: 'x', background: true })
+  const made = new Set<string>()
+  while (made.size < 2)
+    made.add(JSON.parse((await ask(weir.url, { path: '/v1/responses', body }).answer).text).id)
+  for (const [id, keeper] of [
+    ['resp_a', a],
+    ['resp_b', b],
+  ] as const) {
+    for (const [method, path] of [
+      ['GET', `/v1/responses/${id}`],
+      ['GET', `/v1/responses/${id}/input_items?limit=2`],
+      ['POST', `/v1/responses/${id}/cancel`],
+      ['DELETE', `/v1/responses/${id}`],
+    ] as const) {
+      const { status, text } = await ask(weir.url, { method, path, body: '' }).answer
+      t.match({ status, text }, { status: 200, text: `{"from":"${id}"}` }, `${method} ${path}`)
+      t.match(keeper.requests.at(-1), { method, path })
+    }
+  }
+  const unknown = await ask(weir.url, { method: 'GET', path: '/v1/responses/resp_c', body: '' }).answer
+  t.equal(unknown.status, 404)
+  t.match(JSON.parse(unknown.text).error, { code: 'weir_unknown_route', message: /no replica that keeps/ })
+  await weir.atRest()
+})
