@@ -62,6 +62,7 @@ export class RequestLog {
         model: this.named.has(model) ? model : 'other',
         key: facts.key?.label,
         stream: facts.stream,
+        route: ticket === undefined || ticket.route < 0 ? undefined : `routes[${ticket.route}]`,
         decision: why,
         verdict: judgement.verdict,
         ending,
@@ -72,6 +73,9 @@ export class RequestLog {
         // Of one that was never sent: what it waited.
         queueMs: rounded(judgement.queueMs ?? exchange.queuedMs),
         ttftMs: rounded(judgement.ttftMs),
+        // What other tools call TTFT: the first event of any kind, and the first text that a reader sees.
+        firstEventMs: rounded(since(facts.bodyAt, attempt?.progress?.firstEvent)),
+        firstVisibleMs: rounded(since(facts.bodyAt, attempt?.progress?.firstVisible)),
         upstreamTtftMs: rounded(judgement.upstreamTtftMs),
         tpotMs: rounded(judgement.tpotMs),
         longestGapMs: rounded(judgement.longestGapMs),
@@ -117,4 +121,8 @@ export class RequestLog {
 
 function rounded(ms: Ms | undefined): number | undefined {
   return ms === undefined ? undefined : Math.round(ms * 100) / 100
+}
+
+function since(start: Ms, at: Ms | undefined): Ms | undefined {
+  return at === undefined ? undefined : at - start
 }

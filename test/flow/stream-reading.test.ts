@@ -505,3 +505,24 @@ t.test(
     await weir.atRest()
   },
 )
+
+t.test('the log tells the first event, the first output and the first text apart', async t => {
+  const { weir, play } = await stage(t, {
+    *thinks(): Iterable<Step> {
+      yield HDR
+      yield ROLE
+      yield { wait: 120 }
+      yield DELTA({ reasoning_content: 'hm' })
+      yield { wait: 120 }
+      yield TOK('a')
+      yield FIN + DONE
+      yield 'EOF'
+    },
+  })
+  const { log } = await play('thinks')
+  t.equal(log['route'], 'routes[0]')
+  const [event, output, text] = [num(log, 'firstEventMs'), num(log, 'ttftMs'), num(log, 'firstVisibleMs')]
+  t.ok(output - event >= 110, `${event} ${output}`)
+  t.ok(text - output >= 110, `${output} ${text}`)
+  await weir.atRest()
+})
