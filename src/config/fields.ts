@@ -210,7 +210,7 @@ const poolTimeouts = object(
 )
 
 /** Routes that are passed through, by what they are for. */
-export const GROUPS = ['embeddings', 'audio', 'images', 'files', 'rerank', 'tokenize', 'realtime'] as const
+const GROUPS = ['embeddings', 'audio', 'images', 'files', 'rerank', 'tokenize', 'realtime'] as const
 
 const ENGINES = ['auto', 'vllm', 'sglang', 'trtllm', 'llamacpp', 'openai'] as const
 

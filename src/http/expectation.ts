@@ -12,6 +12,7 @@ export class Expectations {
       route(request, response)
     })
     server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+      this.#waiting.set(request, response)
       this.#unknown.add(request)
       route(request, response)
     })
