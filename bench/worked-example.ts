@@ -3,7 +3,13 @@ import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { profileNamed } from '../src/sim/profiles.js'
-import { type LoadPoint, loadPoint, runClosedLoop, workedExampleMix } from '../src/sim/workload.js'
+import {
+  drawnUsers,
+  type LoadPoint,
+  loadPoint,
+  runClosedLoop,
+  workedExampleMix,
+} from '../src/sim/workload.js'
 
 const SEEDS = [1, 2, 3, 4, 5]
 const REQUESTS = 4000
@@ -55,7 +61,8 @@ const began = performance.now()
 const sweep = new Map<number, readonly LoadPoint[]>()
 for (const { concurrency } of expected) {
   const points = SEEDS.map(seed => {
-    const loop = { profile, mix: workedExampleMix, concurrency, requests: REQUESTS, warmup: WARMUP, seed }
+    const users = drawnUsers(workedExampleMix, 0, seed)
+    const loop = { profile, users, concurrency, requests: REQUESTS, warmup: WARMUP }
     return loadPoint(runClosedLoop(loop), BOUNDS)
   })
   sweep.set(concurrency, points)

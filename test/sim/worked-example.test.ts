@@ -1,11 +1,18 @@
 import t from 'tap'
 import { profileNamed } from '../../src/sim/profiles.js'
-import { type LoadPoint, loadPoint, runClosedLoop, workedExampleMix } from '../../src/sim/workload.js'
+import {
+  drawnUsers,
+  type LoadPoint,
+  loadPoint,
+  runClosedLoop,
+  workedExampleMix,
+} from '../../src/sim/workload.js'
 
 /** Mean over 5 seeds x 4,000 requests after 300, as the expected figures were made. */
 function sweep(concurrency: number): LoadPoint {
   const points = [1, 2, 3, 4, 5].map(seed => {
-    const loop = { profile: profileNamed('worked-example'), mix: workedExampleMix, concurrency, seed }
+    const users = drawnUsers(workedExampleMix, 0, seed)
+    const loop = { profile: profileNamed('worked-example'), users, concurrency }
     return loadPoint(runClosedLoop({ ...loop, requests: 4000, warmup: 300 }), { ttftMs: 500, tpotMs: 40 })
   })
   const mean = (key: keyof LoadPoint): number =>
