@@ -187,9 +187,9 @@ export class Realtime {
       from.on('error', () => from.destroy())
       const over = (): void => {
         to.end()
+        // A side that does not take the other's end for its own is told in a way that it cannot miss.
         setTimeout(() => {
-          from.destroy()
-          to.destroy()
+          for (const side of [from, to]) if (!side.destroyed) side.resetAndDestroy()
         }, LINGER_MS).unref()
       }
       from.once('end', over)
