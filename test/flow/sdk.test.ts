@@ -202,7 +202,7 @@ t.test('each error is of the class that the SDK has for it, with a code and a se
     [
       () => client.embeddings.create({ model: 'm', input: 'x' }),
       OpenAI.NotFoundError,
-      { message: /It has: POST/ },
+      { message: /pools.NAME.allow: \[embeddings\]/ },
     ],
     [
       () => chat({ stream: true }, { 'x-engine-fault': 'status=500' }),
