@@ -280,12 +280,12 @@ t.test('the program answers to its name', async t => {
   t.same(await weir('frobnicate'), {
     code: 2,
     out: '',
-    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, replay\n',
+    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, rules, replay\n',
   })
   const overview = await weir('--help')
   t.equal(overview.code, 0)
   t.same(await weir(), { code: 2, out: '', err: overview.out }, 'without a command the same, as an error')
-  for (const name of ['demo', 'serve', 'check', 'replay']) {
+  for (const name of ['demo', 'serve', 'check', 'rules', 'replay']) {
     t.match(overview.out, new RegExp(`^  ${name} +\\S.*$`, 'm'))
     const help = await weir(name, '--help')
     t.equal(help.code, 0)

@@ -35,7 +35,8 @@ const ROOMS: Readonly<Record<string, Room>> = {
   admission: { values: judged, pure: true },
   policy: { values: lower, pure: true },
   sse: { values: lower, pure: true },
-  config: { values: [], types: [...core, 'sse'] },
+  config: { values: ['slo'], types: [...core, 'sse'] },
+  rules: { values: ['config', ...base, 'slo'] },
   metrics: { values: lower, types: ['policy', 'config'] },
   upstream: { values: lower, types: ['config'] },
   live: { values: [...edge, ...core], types: ['config'] },
@@ -47,7 +48,7 @@ const ROOMS: Readonly<Record<string, Room>> = {
     real: ['server', 'process', 'pinned', 'answer', 'call'].map(name => `sim/${name}.ts`),
   },
   load: { values: ['config', 'time'] },
-  cli: { values: ['http', 'live', 'sim', 'load', 'baselines', 'config', ...edge, ...core] },
+  cli: { values: ['http', 'live', 'sim', 'load', 'rules', 'baselines', 'config', ...edge, ...core] },
 }
 
 /** Packages that compute and nothing else. */
@@ -200,8 +201,12 @@ t.test('an edge that points up is named by its two files', async t => {
       "type R = import('../config/resolved.js').Resolved",
       'policy/a.ts imports src/config/resolved.ts',
     ],
-    ['config/load.ts', "import { tpotMs } from '../slo/latency.js'", 'config may import only types of slo'],
-    ['config/load.ts', "import { type A, b } from '../slo/slo.js'", 'config may import only types of slo'],
+    ['config/load.ts', "import { open } from '../policy/open.js'", 'config may import only types of policy'],
+    [
+      'config/load.ts',
+      "import { type A, b } from '../fleet/pool.js'",
+      'config may import only types of fleet',
+    ],
     [
       'metrics/a.ts',
       "import { create } from '../policy/policy.js'",

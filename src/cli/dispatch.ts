@@ -9,11 +9,12 @@ const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['serve', async () => (await import('./serve.js')).serve],
   ['explain', async () => (await import('./explain.js')).explain],
   ['check', async () => (await import('./check.js')).check],
+  ['rules', async () => (await import('./rules.js')).rules],
   ['replay', async () => (await import('./replay.js')).replay],
 ])
 
 const NOT_BUILT: ReadonlySet<string> = new Set([
-  ...['sweep', 'simulate', 'rules', 'report', 'doctor', 'init', 'import', 'top'],
+  ...['sweep', 'simulate', 'report', 'doctor', 'init', 'import', 'top'],
 ])
 
 const USAGE_ERROR = 2

@@ -1,4 +1,5 @@
 /** An SLO by itself: whether its clauses, its guard and its alerts agree. */
+import { allowedMisses, burnAlert, MOST_MISSES, WINDOW_PAIRS } from '../slo/alerts.js'
 import { type Path, showValue } from './error.js'
 import type { ClassFields } from './fields.js'
 import type { Complaint, Source } from './source.js'
@@ -98,7 +99,7 @@ export const GUARD_FACTORS = { ttft: 4, tpot: 2.5, deadline: 2 } as const
 
 /**
  * The quickest alert asks for 2 % of the budget within an hour: at a long window and a low percentile that is more
- * than all requests failing can burn, and the alert stays silent. 0.8 leaves it room (algorithms: section 4).
+ * than all requests failing can burn, and the alert stays silent.
  */
 function checkAlert(
   source: Source,
@@ -116,15 +117,15 @@ function checkAlert(
     return
   }
   if (percentile === undefined) return
-  const factor = (0.02 * windowMs) / HOUR_MS
-  const allowedToMiss = 1 - percentile / 100
-  // The margin is for 1 - 0.95 and its like in binary.
-  if (factor * allowedToMiss <= 0.8 + 1e-9) return
-  const days = Math.floor(40 / allowedToMiss / 24)
-  const enough = Math.ceil((1 - 0.8 / factor) * 1000) / 10
+  const [quickest] = WINDOW_PAIRS
+  const { factor, missShare, fires } = burnAlert(quickest, percentile, windowMs)
+  if (fires !== 'never') return
+  const longestMs = (MOST_MISSES * quickest.longMs) / (quickest.budgetShare * allowedMisses(percentile))
+  const days = Math.floor(longestMs / (24 * HOUR_MS))
+  const enough = Math.ceil((1 - MOST_MISSES / factor) * 1000) / 10
   source.complain([...at, 'percentile'], {
-    got: `${percentile} over ${window}: its quickest burn alert (${round(factor)}x) would need ${Math.round(factor * allowedToMiss * 100)} % misses`,
-    allowed: 'an alert that can fire: at most 80 %',
+    got: `${percentile} over ${window}: its quickest burn alert (${round(factor)}x) would need ${Math.round(missShare * 100)} % misses`,
+    allowed: `an alert that can fire: at most ${MOST_MISSES * 100} %`,
     fix: `write a percentile of ${enough} or more${days >= 1 ? `, or a window of ${days}d or less` : ''}`,
   })
 }
