@@ -160,8 +160,10 @@ export class Attempt implements AnswerHandler {
       return true
     }
     if (answer.kind === 'json') answer.json.push(chunk)
-    if (!down.committed) down.commit(answer.status, this.clientHead(answer.headers, true))
-    return this.flow(down.writeAll([chunk]), now)
+    if (down.committed) return this.flow(down.writeAll([chunk]), now)
+    // Head and first bytes in one write.
+    down.hold([chunk])
+    return this.flow(down.commit(answer.status, this.clientHead(answer.headers, true)), now)
   }
 
   end(): void {
