@@ -55,8 +55,14 @@ export interface Judgement {
   /** From usage, else estimated; undefined when nothing could be counted. */
   readonly outputTokens: number | undefined
   readonly inputTokens: number | undefined
+  /** Of the input tokens, those the upstream had in its cache; undefined when not told. */
+  readonly cachedTokens?: number | undefined
+  /** Output events of a stream. */
+  readonly marks?: number | undefined
   /** The output count is an estimate: the upstream sent no usage. */
   readonly estimated: boolean
+  /** `clauseBit`s of what was reported before the end. */
+  readonly reported?: number
 }
 
 /** How a request left Weir: the kinds of `Ending`, and the refusal under load. */
@@ -179,7 +185,10 @@ export function judge(
     longestGapMs: answer.throttled ? undefined : progress?.longestGap,
     outputTokens: answer.outputTokens,
     inputTokens: progress && (progress.usage?.promptTokens ?? served.promptTokens),
+    cachedTokens: progress?.usage?.cachedTokens,
+    marks: progress?.streamed ? progress.marks : undefined,
     estimated: answer.estimated,
+    reported: served.reported,
   }
 }
 
