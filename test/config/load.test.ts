@@ -483,6 +483,11 @@ t.test('upstreams alone make a config: one pool, chat and agent, with assumed tr
     { name: 'chat', target: { percentile: 90, clauses: { ttftMs: 500, tpotMs: 40 } }, workload: azure },
     { name: 'agent', target: { percentile: 95, clauses: { deadlineMs: 60_000 } }, workload: azure },
   ])
+  t.same(
+    [...(config.pools[0]?.allow ?? [])],
+    ['embeddings', 'audio', 'images', 'files', 'rerank', 'tokenize'],
+    'all that is passed on but what stays open',
+  )
   t.equal(config.policy.routes.at(-1)?.cls, 0)
   t.equal(resolved(assumedConfig(['http://a:1'], ['x', 'y'])).policy.pools[0]?.model, undefined)
   t.match(assumedConfig(['a:1'], []), {
