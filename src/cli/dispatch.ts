@@ -10,12 +10,11 @@ const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['explain', async () => (await import('./explain.js')).explain],
   ['check', async () => (await import('./check.js')).check],
   ['rules', async () => (await import('./rules.js')).rules],
+  ['sweep', async () => (await import('./sweep.js')).sweep],
   ['replay', async () => (await import('./replay.js')).replay],
 ])
 
-const NOT_BUILT: ReadonlySet<string> = new Set([
-  ...['sweep', 'simulate', 'report', 'doctor', 'init', 'import', 'top'],
-])
+const NOT_BUILT: ReadonlySet<string> = new Set([...['simulate', 'report', 'doctor', 'init', 'import', 'top']])
 
 const USAGE_ERROR = 2
 

@@ -1,13 +1,14 @@
 /** `weir replay`: plays a trace file against any OpenAI base URL and reports goodput by the player's own clock. */
 import { randomInt } from 'node:crypto'
 import { parseArgs } from 'node:util'
-import { durationMs, PATTERNS, showDuration } from '../config/units.js'
+import { showDuration } from '../config/units.js'
 import type { PlayRecord } from '../load/call.js'
 import { type Arrivals, Player, splitTarget } from '../load/player.js'
 import { type Bounds, summarise, summaryTable } from '../load/report.js'
 import { readTrace, type Trace, TraceError } from '../load/trace.js'
 import { type Ms, seededRng } from '../time.js'
 import type { Command, Io } from './command.js'
+import { bad, duration, number, optional, reason, UsageError } from './flags.js'
 
 const OPTIONS = {
   trace: { type: 'string' },
@@ -75,41 +76,6 @@ interface Plan {
   readonly exactLengths: boolean
   readonly seed: number
   readonly json: boolean
-}
-
-/** What the user has to correct: said on stderr as it is, and the exit code is 1. */
-class UsageError extends Error {}
-
-function bad(flag: string, got: string | undefined, allowed: string, fix: string): UsageError {
-  return new UsageError(
-    `--${flag}\n  got      ${got === undefined ? 'nothing' : JSON.stringify(got)}\n  allowed  ${allowed}\n  fix      ${fix}`,
-  )
-}
-
-function number(flag: string, text: string, whole = false): number {
-  const value = text.trim() === '' ? Number.NaN : Number(text)
-  if (value > 0 && (whole ? Number.isSafeInteger(value) : Number.isFinite(value))) return value
-  const allowed = whole ? 'a whole number above 0' : 'a number above 0'
-  throw bad(flag, text, allowed, `write --${flag} ${whole ? 16384 : 1.5}, for example`)
-}
-
-function duration(flag: string, text: string): Ms {
-  const ms = new RegExp(PATTERNS.duration).test(text) ? durationMs(text) : undefined
-  if (ms !== undefined) return ms
-  throw bad(
-    flag,
-    text,
-    'a time above 0 with its unit: ms, s, m, h',
-    `write --${flag} 500ms or 60s, for example`,
-  )
-}
-
-function optional<T>(
-  flag: string,
-  text: string | undefined,
-  read: (flag: string, text: string) => T,
-): T | undefined {
-  return text === undefined ? undefined : read(flag, text)
 }
 
 function parse(args: readonly string[]) {
@@ -206,14 +172,6 @@ function firstModel(body: unknown): string | undefined {
   const first: unknown = Array.isArray(data) ? data[0] : undefined
   const id = typeof first === 'object' && first !== null && 'id' in first ? first.id : undefined
   return typeof id === 'string' ? id : undefined
-}
-
-/** fetch hides the cause: `fetch failed` says nothing. */
-function reason(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  const { cause } = error
-  if (cause instanceof Error) return 'code' in cause ? String(cause.code) : cause.message
-  return error.message
 }
 
 async function play(plan: Plan, io: Io): Promise<number> {

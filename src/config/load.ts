@@ -17,6 +17,8 @@ export interface Overrides {
   readonly admin?: { readonly host?: string; readonly port?: number }
   /** By pool: its replicas instead of those in the file. */
   readonly replicas?: Readonly<Record<string, readonly string[]>>
+  /** Sweep files are not looked at: for the command that makes them. */
+  readonly sweeps?: 'unread'
 }
 
 export type Loaded =

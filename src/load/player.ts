@@ -8,7 +8,8 @@ import { type AgentSession, SESSION_BLOCK_TOKENS, type TraceRow } from './trace.
 /**
  * poisson   open loop: arrivals at random with this mean rate, each with the lengths of a row drawn at random
  * trace     open loop: every row at its own time divided by `speed`
- * closed    `concurrency` users, each: a row drawn at random, wait for its end, think, again
+ * closed    `concurrency` users, each: a row drawn at random, wait for its end, think, again. Instead of rows a
+ *           function may say what a user, counted from 0, sends next
  * sessions  session starts at random with this mean rate; each is a session drawn at random, entered at a random call
  *           and played to its end: the next call is sent at the end of the previous one plus its think time divided
  *           by `thinkDivisor`. A session's text is its own each time it is played, so its first call finds no cache.
@@ -22,7 +23,7 @@ export type Arrivals =
       readonly kind: 'closed'
       readonly concurrency: number
       readonly thinkMs: Ms
-      readonly rows: readonly TraceRow[]
+      readonly rows: readonly TraceRow[] | ((user: number) => Lengths)
     }
   | {
       readonly kind: 'sessions'
@@ -74,7 +75,7 @@ const LONGEST_TIMER_MS: Ms = 2 ** 31 - 1
 const LENGTH_HEADER = 'x-engine-output-tokens'
 
 /** What a call needs of its row: not its time. */
-type Lengths = Omit<TraceRow, 'atMs'>
+export type Lengths = Omit<TraceRow, 'atMs'>
 
 /** What runs by itself: an open loop, one closed user, or one played session. */
 interface Lane {
@@ -167,10 +168,14 @@ export class Player {
         })
         return
       }
-      case 'closed':
-        for (let user = 0; user < arrivals.concurrency; user++)
-          this.#user(child(lane, user), arrivals.rows, arrivals.thinkMs)
+      case 'closed': {
+        const { rows, thinkMs } = arrivals
+        for (let user = 0; user < arrivals.concurrency; user++) {
+          const own = child(lane, user)
+          this.#user(own, typeof rows === 'function' ? () => rows(user) : () => pick(rows, own.rng), thinkMs)
+        }
         return
+      }
       case 'sessions': {
         let played = 0
         const starts = poissonTimes(arrivals.startsPerSecond, fork(lane.rng), arrivals.atStart)
@@ -201,9 +206,9 @@ export class Player {
     step()
   }
 
-  #user(lane: Lane, rows: readonly TraceRow[], thinkMs: Ms): void {
-    this.#send(lane, pick(rows, lane.rng), 0, record => {
-      this.#after(pauseMs(record, thinkMs), () => this.#user(lane, rows, thinkMs))
+  #user(lane: Lane, next: () => Lengths, thinkMs: Ms): void {
+    this.#send(lane, next(), 0, record => {
+      this.#after(pauseMs(record, thinkMs), () => this.#user(lane, next, thinkMs))
     })
   }
 
