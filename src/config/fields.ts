@@ -455,6 +455,12 @@ export const ConfigFields = Type.Object(
       },
       'Before the commit a failed request goes to one other replica, within this budget.',
     ),
+    state_dir: text(
+      'file',
+      'a directory, made if it is not there; relative to this file',
+      'Where figures are kept over a restart. Empty: nowhere. ./state: one small file in it, without prompts.',
+      { default: '' },
+    ),
     cors: group(
       {
         origins: namesOrNone(
@@ -551,7 +557,6 @@ export type KeysFields = Static<typeof KeysFields>
 
 /** Keys of the documentation that this version does not do, and what that means. `*` is any name. */
 export const NOT_BUILT: readonly (readonly [path: string, means: string])[] = [
-  ['state_dir', 'nothing is kept over a restart'],
   ['admission', 'admission has no knobs'],
   ['autoscale', 'replicas are not scaled'],
   ['pools.*.fallback', 'a request stays with its model'],

@@ -90,7 +90,8 @@ function finish(source: Source, env: Env | undefined, overrides: Overrides): Loa
   const whole = config as ConfigFields
   const wholeKeys = keys as KeysFields | undefined
   const files = keysSource === undefined ? [source.file] : [source.file, keysSource.file]
-  return { ok: resolve(whole, wholeKeys), warnings: byLine(warningsOf(source, whole, wholeKeys)), files }
+  const warnings = byLine(warningsOf(source, whole, wholeKeys))
+  return { ok: resolve(whole, wholeKeys, source.file), warnings, files }
 }
 
 function failed(...sources: readonly (Source | undefined)[]): Loaded {

@@ -1,4 +1,5 @@
 /** Checked fields to the frozen form that everything else runs on: units resolved, names made ids. */
+import { dirname, isAbsolute, join } from 'node:path'
 import type { PoolSpec, ReplicaSpec } from '../fleet/pool.js'
 import type { ClassId, PoolId } from '../request.js'
 import type { RouteSpec } from '../routing/route.js'
@@ -11,8 +12,11 @@ import type { PoolWire, ReplicaWire, Resolved, Timeouts } from './resolved.js'
 import { GUARD_FACTORS } from './slo.js'
 import { durationMs, sizeBytes } from './units.js'
 
-/** @throws Error for fields that were not checked before */
-export function resolve(config: ConfigFields, keys: KeysFields | undefined): Resolved {
+/**
+ * @param file  that `config` was read from: what names of other files are relative to
+ * @throws Error for fields that were not checked before
+ */
+export function resolve(config: ConfigFields, keys: KeysFields | undefined, file: string): Resolved {
   const classIds = idsOf<ClassId>(config.classes)
   const poolIds = idsOf<PoolId>(config.pools)
   const { wires, specs } = resolveReplicas(config, poolIds)
@@ -31,6 +35,7 @@ export function resolve(config: ConfigFields, keys: KeysFields | undefined): Res
     },
     commitAfterMs: classes.map(([, cls]) => durationMs(cls.commit_after ?? config.commit_after)),
     overloadStatus: config.overload_status === 429 ? 429 : 503,
+    stateDir: config.state_dir === '' ? undefined : besides(file, config.state_dir),
     cors: config.cors.origins,
     pools: pools.map(([name, pool]) => resolveWire(idIn(poolIds, name), pool, config)),
     replicas: wires,
@@ -53,6 +58,9 @@ function idsOf<Id extends number>(named: object): ReadonlyMap<string, Id> {
 
 /** An empty text stands for none, so that `${NAME:-}` can leave a value out. */
 const given = (text: string): string | undefined => (text === '' ? undefined : text)
+
+/** A path in the config is relative to the file that it stands in. */
+const besides = (file: string, path: string): string => (isAbsolute(path) ? path : join(dirname(file), path))
 
 function spanOf(text: string): Ms {
   const ms = durationMs(text)

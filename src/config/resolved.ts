@@ -66,6 +66,8 @@ export interface Resolved {
   /** By class id: when a silent stream commits; undefined is `never`. */
   readonly commitAfterMs: readonly (Ms | undefined)[]
   readonly overloadStatus: 503 | 429
+  /** Where figures are kept over a restart; undefined: nowhere. */
+  readonly stateDir: string | undefined
   /** Origins of pages that may read answers; `*` is any. */
   readonly cors: readonly string[]
   /** By pool id. */

@@ -47,6 +47,7 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
     },
     commitAfterMs: [30_000],
     overloadStatus: 503,
+    stateDir: undefined,
     cors: [],
     pools: [
       {
@@ -286,6 +287,14 @@ t.test(
     t.equal(fromText(text, { PORT: '5', ASK: 'true', GPUS: '1', TOKEN: 'x' }).admin.token, 'x')
   },
 )
+
+t.test('the directory for state is relative to the config file, and an empty name is none', async t => {
+  const dir = (name: string, file: string) =>
+    resolved(loadText(`state_dir: "${name}"\n${SMALL}`, { NAME: '' }, { file })).stateDir
+  t.equal(dir('./state', 'config/weir.yaml'), 'config/state')
+  t.equal(dir('/var/lib/weir', 'config/weir.yaml'), '/var/lib/weir')
+  t.equal(dir('${NAME:-}', 'weir.yaml'), undefined)
+})
 
 t.test('an anchor may be used again', async t => {
   const twice = SMALL.replace('workload: {', 'workload: &w {').replace(

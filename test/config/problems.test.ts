@@ -246,12 +246,12 @@ classes.chat.slo.guard.tpot   (line 6)
   },
   {
     name: 'a key that is not built yet',
-    change: [['listen:', 'state_dir: ./state\nlisten:']],
+    change: [['listen:', 'admission: {}\nlisten:']],
     says: one(
-      'state_dir   (line 1)',
+      'admission   (line 1)',
       'a key of the documentation that is not built yet',
       'listen, admin, auth, limits, timeouts, …',
-      'remove it: not built yet, nothing is kept over a restart in this version',
+      'remove it: not built yet, admission has no knobs in this version',
     ),
   },
   {
