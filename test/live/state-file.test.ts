@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -125,11 +125,17 @@ t.test(
     const state = await openState({ dir, warn, kept: [part('a', 1).kept] })
     await state.save()
     await state.save()
+    rmSync(dir)
+    await state.save()
+    t.same(readdirSync(dir), ['weir-state.json'])
+    rmSync(dir, { recursive: true })
+    writeFileSync(dir, 'in the way again')
     await state.close()
     t.same(
       told.map(({ message }) => message),
       [
         'the kept state cannot be read: figures begin anew',
+        'the state cannot be kept: figures will not survive a restart',
         'the state cannot be kept: figures will not survive a restart',
       ],
     )
