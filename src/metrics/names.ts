@@ -8,11 +8,24 @@ export interface Ladder {
   readonly bounds: 'ttft' | 'tpot' | 'deadline' | undefined
 }
 
+type Unit =
+  | 'seconds'
+  | 'requests'
+  | 'requests/s'
+  | 'clauses'
+  | 'tokens'
+  | 'tokens/s/GPU'
+  | 'events'
+  | 'members'
+  | 'reloads'
+  | 'ratio'
+  | 'none'
+
 interface Named {
   readonly name: string
   /** Also the metric's row in docs/metrics.md. */
   readonly help: string
-  readonly unit: 'seconds' | 'requests' | 'clauses' | 'tokens' | 'events' | 'members' | 'reloads' | 'none'
+  readonly unit: Unit
   readonly labels: readonly string[]
 }
 
@@ -171,6 +184,48 @@ export const METRICS = {
     unit: 'tokens',
     labels: ['pool', 'replica'],
     help: 'Prompt tokens sent to a replica whose first output has not come.',
+  },
+  goodputRequests: {
+    type: 'gauge',
+    name: 'weir_goodput_requests_per_second',
+    unit: 'requests/s',
+    labels: ['class', 'pool'],
+    help: 'Good requests per second, by their end.',
+  },
+  goodputTokens: {
+    type: 'gauge',
+    name: 'weir_goodput_tokens_per_second_per_gpu',
+    unit: 'tokens/s/GPU',
+    labels: ['class', 'pool'],
+    help: 'Output tokens of good requests, per second and per GPU of the replicas that are up.',
+  },
+  attainment: {
+    type: 'gauge',
+    name: 'weir_attainment_ratio',
+    unit: 'ratio',
+    labels: ['class', 'slo', 'clause', 'window'],
+    help: 'Share of the requests that met the clause, those under way that have lost it included.',
+  },
+  burnRate: {
+    type: 'gauge',
+    name: 'weir_burn_rate',
+    unit: 'ratio',
+    labels: ['class', 'slo', 'window'],
+    help: 'Share of misses over the share that may miss: 1 spends the error budget in just its period.',
+  },
+  budget: {
+    type: 'gauge',
+    name: 'weir_error_budget_remaining_ratio',
+    unit: 'ratio',
+    labels: ['class', 'slo'],
+    help: 'Share of the error budget of the whole period that is left; below 0 where it is overspent.',
+  },
+  drift: {
+    type: 'gauge',
+    name: 'weir_workload_drift_ratio',
+    unit: 'ratio',
+    labels: ['class', 'dimension'],
+    help: 'How far traffic is from the workload of the SLO; above 1 the SLO was not stated for it.',
   },
   overhead: {
     type: 'histogram',

@@ -3,12 +3,15 @@ import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 import type { Decision, Failure, ShedReason } from '../policy/decision.js'
 import type { PolicyState } from '../policy/policy.js'
 import type { PoolId } from '../request.js'
+import type { Reading } from '../slo/reading.js'
 import type { Slo } from '../slo/slo.js'
 import type { ClauseName, ClauseResult, Judgement } from '../slo/verdict.js'
 import type { Ms } from '../time.js'
 import { edges } from './buckets.js'
 import { type ClassPool, type Labelled, Labels, NONE } from './labels.js'
 import { type HistogramSpec, type Ladder, METRICS, type PlainSpec } from './names.js'
+import { base } from './prometheus.js'
+import { sloGauges } from './slo-gauges.js'
 
 export interface Build {
   readonly version: string
@@ -55,8 +58,15 @@ export class Recorder {
    * @param spec      the classes, pools, replicas and routes that requests are counted under
    * @param build     what `weir_build_info` says
    * @param state     the policy's state now; asked once for each gauge at a scrape
+   * @param figures   the book's reading now; asked likewise. Without it its gauges have no samples
    */
-  constructor(registry: Registry, spec: Labelled, build: Build, state: () => PolicyState) {
+  constructor(
+    registry: Registry,
+    spec: Labelled,
+    build: Build,
+    state: () => PolicyState,
+    figures?: () => Reading,
+  ) {
     this.#registry = registry
     this.#labels = new Labels(spec)
 
@@ -108,6 +118,12 @@ export class Recorder {
         prefill.set(labels.replica(replica.id), replica.outstandingPrefillTokens)
       }
     })
+    sloGauges(
+      registry,
+      () => this.#labels,
+      figures,
+      () => state().replicas,
+    )
     this.#overhead = histogram(METRICS.overhead)
     this.#eventLoopDelay = histogram(METRICS.eventLoopDelay)
     this.#configReloads = counter(METRICS.configReloads)
@@ -268,10 +284,6 @@ function boundsOf(ladder: Ladder, { classes }: Labelled): number[] {
 
 function clausesOf(slo: Slo): readonly ClauseName[] {
   return slo.clauses.kind === 'deadline' ? ['deadline'] : ['ttft', 'tpot', 'joint']
-}
-
-function base(metric: PlainSpec | HistogramSpec, registry: Registry) {
-  return { name: metric.name, help: metric.help, labelNames: [...metric.labels], registers: [registry] }
 }
 
 /** Unknown is no sample. */

@@ -11,6 +11,8 @@ import type { Decision } from '../../src/policy/decision.js'
 import type { PolicyState } from '../../src/policy/policy.js'
 import type { RequestFacts, Ticket } from '../../src/request.js'
 import type { RouteSpec } from '../../src/routing/route.js'
+import { SloBook } from '../../src/slo/book.js'
+import type { Reading } from '../../src/slo/reading.js'
 import type { Clauses, Slo, TrafficClass } from '../../src/slo/slo.js'
 import type { ClauseName, Judgement, Verdict } from '../../src/slo/verdict.js'
 import { seededRng } from '../../src/time.js'
@@ -104,8 +106,8 @@ const AT_REST: PolicyState = {
 }
 const BUILD = { version: '1.2.3', node: 'v20.19.0' }
 
-const recorder = (state: () => PolicyState = () => AT_REST, spec = SPEC): Recorder =>
-  new Recorder(new Registry(), spec, BUILD, state)
+const recorder = (state: () => PolicyState = () => AT_REST, spec = SPEC, book?: () => Reading): Recorder =>
+  new Recorder(new Registry(), spec, BUILD, state, book)
 
 const judgement = (verdict: Verdict, more: Partial<Judgement> = {}): Judgement => ({
   verdict,
@@ -321,6 +323,98 @@ t.test('gauges show the state of the policy at the scrape, not before', async t 
   t.equal(sum(text, 'weir_queue_depth', { class: 'agent' }), 12)
   t.equal(sum(text, 'weir_queue_depth', { class: 'chat' }), undefined, 'chat does not wait in Weir')
 })
+
+t.test(
+  'gauges of the promises are read from the book at the scrape, and what is unknown is no sample',
+  async t => {
+    const book = new SloBook(SPEC, 0)
+    let [now, state] = [0, AT_REST]
+    const metrics = recorder(
+      () => state,
+      SPEC,
+      () => book.reading(now),
+    )
+    const clauses = (met: boolean) =>
+      (['ttft', 'tpot', 'joint'] as const).flatMap(clause =>
+        (['target', 'guard'] as const).map(slo => ({
+          ...{ cls: CHAT, pool: MAIN, slo, clause },
+          met: met || slo === 'guard' || clause === 'ttft',
+        })),
+      )
+    const names = [
+      'weir_goodput_requests_per_second',
+      'weir_goodput_tokens_per_second_per_gpu',
+      'weir_attainment_ratio',
+      'weir_burn_rate',
+      'weir_error_budget_remaining_ratio',
+      'weir_workload_drift_ratio',
+    ]
+    const figures = (text: string) =>
+      samples(text)
+        .filter(({ name }) => names.includes(name))
+        .map(({ name, labels, value }) => `${name.slice(5)} ${Object.values(labels).join(' ')} ${value}`)
+    t.same(figures(await metrics.text()), [], 'nothing is known at the start')
+
+    now = 30_000
+    for (let i = 0; i < 120; i++) {
+      const met = i % 4 > 0
+      const tokens = { inputTokens: 5400, outputTokens: 420 }
+      book.judged(
+        judgement(met ? 'good' : 'tpot_miss', { ...tokens, clauses: clauses(met) }),
+        'llama-3.1-8b',
+        now,
+      )
+    }
+    const early = figures(await metrics.text())
+    t.ok(early.includes('attainment_ratio chat target joint 10s 0.75'))
+    t.same(
+      early.filter(line => !/ 10s /.test(line)),
+      [],
+      'no other window has been seen',
+    )
+
+    now = 60_000
+    state = { ...AT_REST, replicas: AT_REST.replicas.map(one => ({ ...one, up: one.pool === MAIN })) }
+    const text = await metrics.text()
+    const minute = figures(text)
+    for (const line of [
+      'goodput_requests_per_second chat main 1.5',
+      'goodput_requests_per_second agent spare 0',
+      'goodput_tokens_per_second_per_gpu chat main 630',
+      'attainment_ratio chat target tpot 60s 0.75',
+      'attainment_ratio chat target ttft 60s 1',
+      'attainment_ratio chat guard joint 60s 1',
+      'burn_rate chat target 60s 2.5',
+      'burn_rate chat guard 60s 0',
+      'workload_drift_ratio chat model 0',
+    ]) {
+      t.ok(minute.includes(line), line)
+    }
+    t.equal(Math.round(sum(text, 'weir_workload_drift_ratio', { dimension: 'input_tokens' })! * 10), 10)
+    for (const absent of [
+      /5m/,
+      /error_budget/,
+      /per_gpu \w+ spare/,
+      /(attainment|burn|drift)\w+ agent/,
+      /cache_hit/,
+    ]) {
+      t.same(
+        minute.filter(line => absent.test(line)),
+        [],
+      )
+    }
+    t.notMatch(text, /NaN|Infinity/)
+
+    for (now = 120_000; now <= 604_800_000; now += 120_000) {
+      book.judged(judgement('tpot_miss', { clauses: clauses(false) }), 'llama-3.1-8b', now)
+    }
+    const week = await metrics.text()
+    t.equal(sum(week, 'weir_burn_rate', { class: 'chat', slo: 'target', window: '7d' })! > 9, true)
+    t.ok(sum(week, 'weir_error_budget_remaining_ratio', { class: 'chat', slo: 'target' })! < -8)
+    t.equal(sum(week, 'weir_error_budget_remaining_ratio', { class: 'chat', slo: 'guard' }), 1)
+    t.ok(figures(week).length < 100, `${figures(week).length} series`)
+  },
+)
 
 t.test('a scrape takes nothing away from the next one', async t => {
   const metrics = recorder()
