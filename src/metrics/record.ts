@@ -30,7 +30,10 @@ const SHED_REASONS: Readonly<Record<ShedReason, true>> = {
 /** Counts requests. The one place that turns ms into seconds; a call costs microseconds and is made once a request. */
 export class Recorder {
   readonly #registry: Registry
+  readonly #figures: (() => Reading) | undefined
   #labels: Labels
+  /** Of the scrape that is under way. */
+  #reading: Reading | undefined
 
   /** Edges in use, by the histogram's name. */
   readonly #edges = new Map<string, string>()
@@ -58,7 +61,7 @@ export class Recorder {
    * @param spec      the classes, pools, replicas and routes that requests are counted under
    * @param build     what `weir_build_info` says
    * @param state     the policy's state now; asked once for each gauge at a scrape
-   * @param figures   the book's reading now; asked likewise. Without it its gauges have no samples
+   * @param figures   the book's reading now; asked once a scrape. Without it its gauges have no samples
    */
   constructor(
     registry: Registry,
@@ -68,6 +71,7 @@ export class Recorder {
     figures?: () => Reading,
   ) {
     this.#registry = registry
+    this.#figures = figures
     this.#labels = new Labels(spec)
 
     const counter = (metric: PlainSpec) => new Counter(base(metric, registry))
@@ -121,7 +125,7 @@ export class Recorder {
     sloGauges(
       registry,
       () => this.#labels,
-      figures,
+      () => this.#reading,
       () => state().replicas,
     )
     this.#overhead = histogram(METRICS.overhead)
@@ -152,6 +156,7 @@ export class Recorder {
 
   /** All metrics now, in Prometheus' text format. Reading changes nothing, so several may scrape. */
   text(): Promise<string> {
+    this.#reading = this.#figures?.()
     return this.#registry.metrics()
   }
 

@@ -10,13 +10,13 @@ import { base } from './prometheus.js'
 /**
  * Adds them to the registry.
  * @param labels    those of the config that runs
- * @param figures   a reading now; undefined: there is no book, and no samples
+ * @param figures   the reading of this scrape; undefined: there is no book, and no samples
  * @param replicas  those there are now
  */
 export function sloGauges(
   registry: Registry,
   labels: () => Labels,
-  figures: (() => Reading) | undefined,
+  figures: () => Reading | undefined,
   replicas: () => PolicyState['replicas'],
 ): void {
   const gauge = (
@@ -30,8 +30,9 @@ export function sloGauges(
       ...base(metric, registry),
       collect() {
         this.reset()
-        if (figures === undefined) return
-        collect(figures(), (of, value) => {
+        const reading = figures()
+        if (reading === undefined) return
+        collect(reading, (of, value) => {
           if (value !== undefined) this.set(of, value)
         })
       },

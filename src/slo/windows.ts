@@ -146,6 +146,7 @@ export class Windows {
   slices(series: number): number[][] {
     return this.#rings.map(ring => {
       const counts: number[] = []
+      if (this.#counts[series] === 0) return counts
       let from = this.#begun(ring, ring.slice - ring.rows + 1, series)
       for (let slice = ring.slice - ring.rows + 2; slice <= ring.slice + 1; slice++) {
         const to = slice > ring.slice ? this.#counts[series]! : this.#begun(ring, slice, series)
