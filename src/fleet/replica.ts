@@ -14,6 +14,7 @@ export class Replica {
   /** Requests in flight, at most. */
   limit: number
   #inFlight = 0
+  #aloneUntil: Ms = -Infinity
   #prefillTokens = 0
 
   constructor(spec: ReplicaSpec, limit: number) {
@@ -30,9 +31,18 @@ export class Replica {
     return this.#prefillTokens
   }
 
+  /** Until then it has asked to be left alone. */
+  get aloneUntil(): Ms {
+    return this.#aloneUntil
+  }
+
+  leaveAlone(until: Ms): void {
+    this.#aloneUntil = Math.max(this.#aloneUntil, until)
+  }
+
   /** @param keepFree  slots that are not for this request */
   hasRoom(now: Ms, keepFree = 0): boolean {
-    return this.#inFlight < this.limit - keepFree && mayTry(this.health, now)
+    return this.#inFlight < this.limit - keepFree && now >= this.#aloneUntil && mayTry(this.health, now)
   }
 
   /** Counts a request that is sent now. */

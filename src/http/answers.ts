@@ -71,6 +71,11 @@ export interface Answer {
   readonly event?: string | undefined
 }
 
+/** Of a failure that may be over at any moment: a second or two, so that those who met it do not all come back at once. */
+export function soonMs(): Ms {
+  return 1000 + Math.random() * 1000
+}
+
 export function statusOf(answer: Answer): number {
   return answer.status ?? ANSWERS[answer.code].status ?? 502
 }

@@ -6,6 +6,7 @@ import type { Progress } from '../slo/latency.js'
 import { Meter } from '../sse/meter.js'
 import type { Ms } from '../time.js'
 import type { AnswerHandler, Call, CallFailure } from '../upstream/call.js'
+import { soonMs } from './answers.js'
 import { HOLD_LIMIT } from './downstream.js'
 import type { Exchange } from './exchange.js'
 import { headerOf, mediaType, responseHeaders } from './headers.js'
@@ -211,7 +212,7 @@ export class Attempt implements AnswerHandler {
       const message = `No connection to a replica within ${this.wire.timeouts.connectMs / 1000} s (timeouts.connect), and no other could take the request.`
       exchange.attemptFailed(
         { kind: 'refused', detail },
-        { code: 'weir_connect_timeout', message, retryAfterMs: 1000 },
+        { code: 'weir_connect_timeout', message, retryAfterMs: soonMs() },
       )
     } else if (this.counted || (answer.kind !== 'none' && exchange.down.committed)) {
       this.broken({ kind, detail })
@@ -282,7 +283,9 @@ export class Attempt implements AnswerHandler {
       )
     } else if (status === 429) {
       // The replica is full, and healthy: where no other can help, its own answer says best how long to wait.
-      if (!exchange.reroutes({ kind: 'busy', detail })) this.passOn(status, headers, 'upstreamError')
+      const retryAfterMs = retryAfterOf(headers)
+      const busy: Failure = { kind: 'busy', detail, ...(retryAfterMs !== undefined && { retryAfterMs }) }
+      if (!exchange.reroutes(busy)) this.passOn(status, headers, 'upstreamError')
     } else if (status >= 400 && status < 500) this.passOn(status, headers, 'clientError')
     else exchange.attemptFailed({ kind: status >= 500 ? 'status' : 'not_an_answer', detail })
   }
@@ -391,4 +394,10 @@ function endingOf(meter: Meter): [Ending['kind'], Progress, Failure?] {
   }
   if (meter.aborted) return ['truncated', meter, { kind: 'stream_error', detail: 'finish reason abort' }]
   return ['complete', meter]
+}
+
+/** `retry-after` in whole seconds; its other form, a date, is not read. */
+function retryAfterOf(headers: readonly string[]): Ms | undefined {
+  const text = headerOf(headers, 'retry-after')
+  return text !== undefined && /^\d{1,6}$/.test(text) ? Number(text) * 1000 : undefined
 }

@@ -9,7 +9,7 @@ import type { Judgement } from '../slo/verdict.js'
 import type { StreamShape } from '../sse/meter.js'
 import type { Clock, Ms } from '../time.js'
 import type { Relay } from '../upstream/call.js'
-import { type Answer, shedAnswer } from './answers.js'
+import { type Answer, shedAnswer, soonMs } from './answers.js'
 import { Attempt } from './attempt.js'
 import type { BodyFacts } from './body.js'
 import { Downstream } from './downstream.js'
@@ -169,7 +169,7 @@ export class Exchange implements Outlet, Timed {
     this.stop('truncated', {
       code: 'weir_draining',
       message: 'This router is shutting down.',
-      retryAfterMs: 1000,
+      retryAfterMs: soonMs(),
     })
   }
 
@@ -205,7 +205,7 @@ export class Exchange implements Outlet, Timed {
     const message = `The upstream failed before it gave any output (${failure.detail}), and no other replica could take the request.`
     this.stop(
       'upstreamError',
-      answer ?? { code: 'weir_upstream_error', message, retryAfterMs: 1000 },
+      answer ?? { code: 'weir_upstream_error', message, retryAfterMs: soonMs() },
       committed ? failure : undefined,
       failure.detail,
     )
@@ -378,5 +378,9 @@ export class Exchange implements Outlet, Timed {
 }
 
 function timeout(code: Answer['code'], what: string, clock: string, span: Ms | undefined): Answer {
-  return { code, message: `${what} within ${(span ?? 0) / 1000} s (timeouts.${clock}).`, retryAfterMs: 1000 }
+  return {
+    code,
+    message: `${what} within ${(span ?? 0) / 1000} s (timeouts.${clock}).`,
+    retryAfterMs: soonMs(),
+  }
 }

@@ -6,7 +6,7 @@ import type { Timed } from '../live/driver.js'
 import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { AnswerHandler, Call, CallFailure } from '../upstream/call.js'
-import type { Answer } from './answers.js'
+import { type Answer, soonMs } from './answers.js'
 import { Refusal, requestId } from './chat.js'
 import { onceClosed } from './closed.js'
 import type { ExchangeContext } from './exchange.js'
@@ -167,7 +167,7 @@ export class Forward implements AnswerHandler, Timed {
       this.fail({
         code: 'weir_connect_timeout',
         message: `No connection to a replica within ${connectMs / 1000} s (timeouts.connect).`,
-        retryAfterMs: 1000,
+        retryAfterMs: soonMs(),
       })
     } else this.failed(detail)
   }
@@ -190,7 +190,7 @@ export class Forward implements AnswerHandler, Timed {
         ? (['weir_total_timeout', 'total', totalMs] as const)
         : (['weir_first_token_timeout', 'first_token', firstTokenMs] as const)
       const message = `No answer within ${(span ?? 0) / 1000} s (timeouts.${clock}).`
-      this.fail({ code, message, retryAfterMs: 1000 })
+      this.fail({ code, message, retryAfterMs: soonMs() })
     }
   }
 
@@ -224,7 +224,7 @@ export class Forward implements AnswerHandler, Timed {
       {
         code: 'weir_upstream_error',
         message: `The upstream failed (${detail}).`,
-        retryAfterMs: 1000,
+        retryAfterMs: soonMs(),
       },
       detail,
     )

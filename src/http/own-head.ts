@@ -4,6 +4,7 @@ import type { RefuseReason } from '../policy/decision.js'
 import type { Ticket } from '../request.js'
 import type { StreamShape } from '../sse/marks.js'
 import type { Answer } from './answers.js'
+import { corsHead } from './cors.js'
 import type { Exchange } from './exchange.js'
 
 /** The request's id, where the SDK of the API that was called looks for it. */
@@ -27,7 +28,7 @@ export function ownHead(exchange: Exchange): string[] {
     head.push('x-weir-pool', pools[attempt.wire.id]!.name, 'x-weir-decision', why)
     timing.push(`upstream;dur=${(context.clock.now() - attempt.sentAt).toFixed(1)}`)
   } else if (exchange.queued) head.push('x-weir-decision', 'queued')
-  head.push('server-timing', timing.join(', '))
+  head.push('server-timing', timing.join(', '), ...corsHead(context.config.cors, inbound.request))
   // Buffering by a proxy in front would undo the streaming.
   if (facts.stream) head.push('cache-control', 'no-cache, no-transform', 'x-accel-buffering', 'no')
   return head

@@ -12,7 +12,7 @@ import { urlToHttpOptions } from 'node:url'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
-import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
+import { type Answer, bodyOf, headersOf, soonMs, statusOf } from './answers.js'
 import { Refusal, requestId } from './chat.js'
 import type { ExchangeContext } from './exchange.js'
 import { requestHeaders, responseHeaders } from './headers.js'
@@ -130,14 +130,14 @@ export class Realtime {
     }
     const timer = setTimeout(() => {
       const message = `No answer to the upgrade within ${connectMs / 1000} s (timeouts.connect).`
-      fail({ code: 'weir_connect_timeout', message, retryAfterMs: 1000 })
+      fail({ code: 'weir_connect_timeout', message, retryAfterMs: soonMs() })
     }, connectMs)
     client.once('close', left)
     outgoing.on('error', () => {
       fail({
         code: 'weir_upstream_error',
         message: 'The upstream failed before it took the upgrade.',
-        retryAfterMs: 1000,
+        retryAfterMs: soonMs(),
       })
     })
     outgoing.on('response', refusal => {

@@ -166,7 +166,7 @@ export function dataServer(options: ServerOptions): DataServer {
       })
     }
     const cors = corsHead(context.config.cors, request.raw)
-    for (let i = 0; i < cors.length; i += 2) reply.raw.setHeader(cors[i]!, cors[i + 1]!)
+    for (let i = 0; i < cors.length; i += 2) reply.header(cors[i]!, cors[i + 1]!)
     if (request.is404) return
     if (request.method === 'OPTIONS') {
       // Browsers ask without the key, and before anything else.

@@ -41,13 +41,24 @@ export type Decision =
  * status        an answer with status >= 500
  * busy          429: the replica is full, and healthy
  * stream_error  an error event in a 200 stream
+ * head_too_large the head of its answer is over `limits.headers`: the router's limit, no fault of its health
  * not_an_answer a 200 that is neither JSON nor events
  * first_token   the first-token clock ran out
  */
 export interface Failure {
-  readonly kind: 'refused' | 'reset' | 'status' | 'busy' | 'stream_error' | 'not_an_answer' | 'first_token'
+  readonly kind:
+    | 'refused'
+    | 'reset'
+    | 'status'
+    | 'busy'
+    | 'stream_error'
+    | 'not_an_answer'
+    | 'head_too_large'
+    | 'first_token'
   /** For the log and for health's reason, in a few words, without addresses. */
   readonly detail: string
+  /** Of `busy`: how long the replica asked to be left alone. */
+  readonly retryAfterMs?: Ms
 }
 
 /**

@@ -31,6 +31,12 @@ export class Lane {
     )
   }
 
+  /** How long from `now` until the first replica that asked to be left alone may be sent to; 0: one may be already. */
+  aloneForMs(now: Ms): Ms {
+    const until = this.pools.flatMap(({ replicas }) => replicas.map(replica => replica.aloneUntil))
+    return until.length === 0 ? 0 : Math.max(0, Math.min(...until) - now)
+  }
+
   /** Some replica of it is healthy. */
   get up(): boolean {
     return this.pools.some(pool => pool.up > 0)

@@ -31,6 +31,11 @@ export function createPolicy(spec: PolicySpec, rng: Rng): Policy {
   return new SimplePolicy(spec, rng)
 }
 
+/** Failures that say nothing about a replica's health. */
+const NEUTRAL: ReadonlySet<Failure['kind']> = new Set(['busy', 'first_token', 'head_too_large'])
+/** A replica that asks for longer is asked again all the same. */
+const MOST_LEFT_ALONE_MS: Ms = 60_000
+
 class SimplePolicy implements Policy {
   readonly #rng: Rng
   #classify: (facts: RequestFacts) => Classified = compileRoutes([])
@@ -318,7 +323,11 @@ class SimplePolicy implements Policy {
   }
 
   #failedOn(replica: Replica, open: Open, failure: Failure, now: Ms, out: Decision[]): void {
-    const neutral = failure.kind === 'busy' || failure.kind === 'first_token'
+    const neutral = NEUTRAL.has(failure.kind)
+    if (failure.retryAfterMs !== undefined) {
+      replica.leaveAlone(now + Math.min(failure.retryAfterMs, MOST_LEFT_ALONE_MS))
+      this.#alarms.push({ at: replica.aloneUntil, ticket: undefined, gone: false })
+    }
     const health = neutral
       ? afterNothing(replica.health, open.id, now)
       : afterFailure(replica.health, open.id, now, this.#pools[replica.spec.pool]?.mayEject === true)
@@ -343,7 +352,8 @@ class SimplePolicy implements Policy {
 
   #shed(open: Open, reason: ShedReason, now: Ms): Decision {
     const { lane } = open
-    const retryAfterMs = lane.reservations.next(now, lane.queue?.size ?? 0, lane.slotsPerMs, this.#rng)
+    const room = lane.reservations.next(now, lane.queue?.size ?? 0, lane.slotsPerMs, this.#rng)
+    const retryAfterMs = Math.max(room, lane.aloneForMs(now))
     const judgement = judge(open, 'shed', undefined, 1, now)
     this.#close(open, judgement)
     return { kind: 'shed', ticket: open, reason, retryAfterMs, judgement }

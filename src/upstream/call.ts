@@ -29,10 +29,11 @@ export interface CallRequest {
  * How a call broke.
  * refused  nothing was sent: no connection
  * connect_timeout  the same, for the connect clock ran out
+ * head_too_large  the head of its answer is over `limits.headers`
  * reset    sent, and the connection broke, or what came is not HTTP
  */
 export interface CallFailure {
-  readonly kind: 'refused' | 'connect_timeout' | 'reset'
+  readonly kind: 'refused' | 'connect_timeout' | 'reset' | 'head_too_large'
   /** A few words for the log, without an address. */
   readonly detail: string
 }

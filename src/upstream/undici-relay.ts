@@ -252,7 +252,10 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     const code = codeOf(error)
     if (code === 'UND_ERR_HEADERS_OVERFLOW') {
       const limit = this.target.options.maxHeaderSize
-      return { kind: 'reset', detail: `the head of its answer is over ${limit} bytes (limits.headers)` }
+      return {
+        kind: 'head_too_large',
+        detail: `the head of its answer is over ${limit} bytes (limits.headers)`,
+      }
     }
     if (this.sent) return { kind: 'reset', detail: `broke: ${code}` }
     if (code === 'UND_ERR_CONNECT_TIMEOUT')

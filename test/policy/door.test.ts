@@ -583,3 +583,44 @@ t.test('what one replica keeps goes to that replica, or waits for it, and nowher
     'a replica nobody knows binds nothing',
   )
 })
+
+t.test('a replica that asks to be left alone is, for as long as it asked', async t => {
+  const policy = createPolicy(specOf([2], 8), seededRng(1))
+  const first = policy.arrive(ask(0), 0)
+  const { replica } = first.decisions[0] as { replica: number }
+  const { again } = policy.failed(first.ticket, { kind: 'busy', detail: '429', retryAfterMs: 3000 }, 10)
+  t.match(again, { kind: 'dispatch', replica: 1 - replica })
+  for (let now = 20; now < 3000; now += 1000) {
+    t.match(policy.arrive(ask(now), now).decisions, [{ kind: 'dispatch', replica: 1 - replica }])
+  }
+  const later = policy.arrive(ask(3010), 3010)
+  t.match(later.decisions.at(0), { kind: 'dispatch', replica }, 'it has less to do')
+  t.ok(
+    policy.state(3010).replicas.every(({ up }) => up),
+    'and it was healthy all the time',
+  )
+})
+
+t.test('those who wait are sent when the time that a replica asked for is over', async t => {
+  const policy = createPolicy(specOf([1], 8), seededRng(1))
+  const first = arrive(policy, asked(0))
+  t.equal(
+    policy.failed(first.ticket, { kind: 'busy', detail: '429', retryAfterMs: 2000 }, 1).again,
+    undefined,
+  )
+  policy.finish(first.ticket, { kind: 'upstreamError', progress: undefined }, 1)
+  const second = arrive(policy, asked(2))
+  t.equal(second.first.kind, 'queue')
+  t.equal(policy.wakeAt, 2001)
+  t.match(policy.wake(2001), [{ kind: 'dispatch', ticket: second.ticket, why: 'queued' }])
+})
+
+t.test('a head that is too large for the router does not eject its replica', async t => {
+  const policy = createPolicy(specOf([2], 8), seededRng(1))
+  for (let now = 0; now < 20; now++) {
+    const { ticket } = policy.arrive(ask(now), now)
+    policy.failed(ticket, { kind: 'head_too_large', detail: 'x' }, now)
+    policy.finish(ticket, { kind: 'upstreamError', progress: undefined }, now)
+  }
+  t.ok(policy.state(20).replicas.every(({ up }) => up))
+})
