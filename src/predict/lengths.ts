@@ -1,0 +1,149 @@
+/** How long answers get: sketches by class, model and prompt size, each leaning on the wider one while it is new. */
+import type { ClassId } from '../request.js'
+
+/** Ratio of the edges of a bin: a length is known to 2.5 %, far closer than it can be predicted. */
+const BASE = Math.log(1.05)
+/** Bins: 1.05^284 is a million tokens. */
+const BINS = 285
+/** Samples from which a sketch stands for itself. Source: algorithms 6.1. */
+const ENOUGH = 200
+/** At so many samples all counts are halved: what came long ago fades. */
+const MEMORY = 4096
+/** Bands of prompt size: below 256 tokens, then by doubling; the last is everything from 64k. */
+const BANDS = 10
+/** Models are named by clients: those beyond so many share the sketch of their class. */
+const MODELS_MAX = 64
+/** Before anything came. The mean of Azure's conversations of 2023 is 211. */
+const UNKNOWN_TOKENS = 200
+
+/** Counts of lengths in bins of equal ratio. */
+class Sketch {
+  readonly #counts = new Uint16Array(BINS)
+  count = 0
+
+  add(tokens: number): void {
+    const bin = binOf(tokens)
+    this.#counts[bin] = (this.#counts[bin] as number) + 1
+    this.count++
+    if (this.count < MEMORY) return
+    this.count = 0
+    for (let i = 0; i < BINS; i++) {
+      const half = (this.#counts[i] as number) >> 1
+      this.#counts[i] = half
+      this.count += half
+    }
+  }
+
+  at(bin: number): number {
+    return this.#counts[bin] as number
+  }
+}
+
+export interface LengthQuery {
+  readonly cls: ClassId
+  readonly model: string
+  readonly promptTokens: number
+  /** `max_tokens`: no answer is longer. */
+  readonly maxTokens: number | undefined
+}
+
+/** Answers of a class of traffic, of its models, and of their bands of prompt size. Whole answers only are to be added. */
+export class OutputLengths {
+  readonly #classes: { all: Sketch; models: Map<string, { all: Sketch; bands: (Sketch | undefined)[] }> }[] =
+    []
+  /** The widest, of all classes. */
+  readonly #all = new Sketch()
+  /** Probabilities of the last query; reused. */
+  readonly #mass = new Float64Array(BINS)
+
+  add(cls: ClassId, model: string, promptTokens: number, outputTokens: number): void {
+    if (!(outputTokens >= 1)) return
+    this.#all.add(outputTokens)
+    let own = this.#classes[cls]
+    if (own === undefined) {
+      own = { all: new Sketch(), models: new Map() }
+      this.#classes[cls] = own
+    }
+    own.all.add(outputTokens)
+    let named = own.models.get(model)
+    if (named === undefined) {
+      if (own.models.size >= MODELS_MAX) return
+      named = { all: new Sketch(), bands: [] }
+      own.models.set(model, named)
+    }
+    named.all.add(outputTokens)
+    const band = bandOf(promptTokens)
+    let narrow = named.bands[band]
+    if (narrow === undefined) {
+      narrow = new Sketch()
+      named.bands[band] = narrow
+    }
+    narrow.add(outputTokens)
+  }
+
+  /** Mean length to expect; 200 before the first answer. */
+  mean(query: LengthQuery): number {
+    return this.remaining(query, 0)
+  }
+
+  /** Length that a share of the answers stays within. @param share  0 to 1 */
+  quantile(query: LengthQuery, share: number): number {
+    const total = this.#blend(query)
+    const most = query.maxTokens ?? Number.POSITIVE_INFINITY
+    if (total === 0) return Math.min(most, UNKNOWN_TOKENS)
+    let sum = 0
+    for (let bin = 0; bin < BINS; bin++) {
+      sum += this.#mass[bin] as number
+      if (sum >= share * total) return Math.min(most, tokensOf(bin))
+    }
+    return Math.min(most, tokensOf(BINS - 1))
+  }
+
+  /** Mean number of tokens still to come of an answer that has `sofar`; at least 1. */
+  remaining(query: LengthQuery, sofar: number): number {
+    const most = query.maxTokens ?? Number.POSITIVE_INFINITY
+    let weight = 0
+    let sum = 0
+    if (this.#blend(query) > 0) {
+      for (let bin = 0; bin < BINS; bin++) {
+        const tokens = Math.min(most, tokensOf(bin))
+        if (tokens <= sofar) continue
+        weight += this.#mass[bin] as number
+        sum += (this.#mass[bin] as number) * (tokens - sofar)
+      }
+    }
+    const expected = weight > 0 ? sum / weight : UNKNOWN_TOKENS
+    return Math.max(1, Math.min(expected, most - sofar))
+  }
+
+  /** Sketches from the widest to the narrowest, each taking over as its samples near `ENOUGH`. @returns total mass */
+  #blend(query: LengthQuery): number {
+    const own = this.#classes[query.cls]
+    const named = own?.models.get(query.model)
+    const narrow = named?.bands[bandOf(query.promptTokens)]
+    const mass = this.#mass.fill(0)
+    let total = 0
+    for (const sketch of [this.#all, own?.all, named?.all, narrow]) {
+      if (sketch === undefined || sketch.count === 0) continue
+      const trust = total === 0 ? 1 : Math.min(1, sketch.count / ENOUGH)
+      for (let bin = 0; bin < BINS; bin++) {
+        mass[bin] = (1 - trust) * (mass[bin] as number) + (trust * sketch.at(bin)) / sketch.count
+      }
+      total = 1
+    }
+    return total
+  }
+}
+
+function binOf(tokens: number): number {
+  return Math.min(BINS - 1, Math.max(0, Math.round(Math.log(tokens) / BASE)))
+}
+
+/** Middle of a bin. */
+function tokensOf(bin: number): number {
+  return Math.exp(bin * BASE)
+}
+
+function bandOf(promptTokens: number): number {
+  return Math.min(BANDS - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, promptTokens) / 128))))
+}
