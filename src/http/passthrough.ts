@@ -31,6 +31,7 @@ const ROUTES: Readonly<Record<string, PassedRoute>> = {
   '/rerank': { group: 'rerank', methods: POST },
   '/tokenize': { group: 'tokenize', methods: POST },
   '/detokenize': { group: 'tokenize', methods: POST },
+  '/messages/count_tokens': { group: 'tokenize', methods: POST },
 }
 
 /** Engines have these without `/v1` too, and not all of them with it: they go on as they were sent. */

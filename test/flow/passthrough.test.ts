@@ -48,6 +48,7 @@ t.test('each group of routes goes on as it was sent, where a pool allows it', as
     { path: '/rerank', arrives: '/rerank' },
     { path: '/tokenize', arrives: '/tokenize' },
     { path: '/v1/tokenize', arrives: '/v1/tokenize' },
+    { path: '/v1/messages/count_tokens', arrives: '/v1/messages/count_tokens' },
     { path: '/detokenize', arrives: '/detokenize' },
     { path: '/agent/v1/detokenize', arrives: '/v1/detokenize' },
     { path: '/v1/audio/speech', arrives: '/v1/audio/speech' },
