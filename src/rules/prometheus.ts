@@ -29,6 +29,8 @@ export interface RuleOptions {
 
 export const HEADROOM = 'weir_headroom_ratio'
 
+const LONG_MS: Ms = 86_400_000
+
 /** The budget is read from the rates of hours: a range of 30 days of raw samples would be slow. */
 const BUDGET_STEP_MS: Ms = 3_600_000
 
@@ -92,7 +94,7 @@ class Series {
   over(ms: Ms): readonly Rule[] {
     const rate = (more: string): string =>
       `sum by (clause) (rate(weir_clause_total{${this.#own}${more}}[${this.range(ms)}]))`
-    return this.#shares(ms, rate(',result="missed"'), rate(''))
+    return this.#shares(ms, rate(',result="missed"'), rate(''), this.#failed(this.range(ms)))
   }
 
   /** What is left of the budget: 1 at first, 0 when the allowed misses are used up, below 0 after that. */
@@ -101,7 +103,7 @@ class Series {
     const mean = (what: string): string =>
       `avg_over_time(${this.of(what, BUDGET_STEP_MS)}[${this.range(periodMs)}:${this.range(BUDGET_STEP_MS)}])`
     return [
-      ...this.#shares(periodMs, mean(MISSED), mean(DECIDED)),
+      ...this.#shares(periodMs, mean(MISSED), mean(DECIDED), mean(FAILED)),
       { record: 'weir_slo:budget_remaining:ratio', expr: `1 - ${this.of(BAD, periodMs)} / ${allowed}` },
     ]
   }
@@ -125,8 +127,20 @@ class Series {
     ]
   }
 
-  #shares(ms: Ms, missed: string, decided: string): readonly Rule[] {
+  /** Sheds for quota are in no clause. A counter without a sample has not counted. */
+  #failed(range: string): string {
+    const rate = (selector: string): string => `(sum(rate(${selector}[${range}])) or vector(0))`
+    const { cls } = this.#promised
+    return (
+      rate(`weir_requests_total{class="${cls}",verdict=~"shed|upstream_error|truncated|timeout"}`) +
+      ` - ${rate(`weir_shed_total{class="${cls}",reason="quota"}`)}`
+    )
+  }
+
+  #shares(ms: Ms, missed: string, decided: string, failed: string): readonly Rule[] {
+    const { kind, mode } = this.#promised
     return [
+      ...(kind === 'stream' && mode === 'clause' ? [{ record: this.name(FAILED, ms), expr: failed }] : []),
       { record: this.name(MISSED, ms), expr: missed },
       { record: this.name(DECIDED, ms), expr: decided },
       { record: this.name(SHARE, ms), expr: `${this.of(MISSED, ms)} / ${this.of(DECIDED, ms)}` },
@@ -136,21 +150,24 @@ class Series {
 
   /**
    * Share of requests that miss the SLO. `ttft` stands beside `joint` since it counts when its bound passes: while
-   * nothing ends, only it shows. Where each clause is promised for itself the worst one counts; failures, which are
-   * misses of `joint` alone, are what `joint` has beyond the two.
+   * nothing ends, only it shows. Where each clause is promised for itself the worst one counts, with the requests that
+   * failed, which are in neither. One that failed after its TTFT bound is in both counts, so `joint` limits their sum.
    */
   #bad(ms: Ms): string {
     const { kind, mode } = this.#promised
     if (kind === 'deadline') return `max(${this.of(SHARE, ms)})`
     if (mode === 'joint') return `max(${this.of(SHARE, ms, ',clause=~"joint|ttft"')})`
-    const rate = (what: string, clause: string): string => `sum(${this.of(what, ms, `,clause=~"${clause}"`)})`
-    const failed = `(${rate(MISSED, 'joint')} - ${rate(MISSED, 'ttft|tpot')}) / ${rate(DECIDED, 'joint')}`
-    return `max(${this.of(SHARE, ms, ',clause=~"ttft|tpot"')} or ${failed})`
+    const each = ',clause=~"ttft|tpot"'
+    const worst = `max(${this.of(MISSED, ms, each)}) + sum(${this.of(FAILED, ms)})`
+    const [missed, decided] = [MISSED, DECIDED].map(what => `sum(${this.of(what, ms, ',clause="joint"')})`)
+    return `max(${this.of(SHARE, ms, each)} or (${worst} <= ${missed} or ${missed}) / ${decided})`
   }
 }
 
 const MISSED = 'weir_clause:missed:rate'
 const DECIDED = 'weir_clause:decided:rate'
+/** Requests that failed, where each clause is promised for itself. */
+const FAILED = 'weir_slo:failed:rate'
 const SHARE = 'weir_clause:missed:ratio'
 const BAD = 'weir_slo:bad:ratio'
 const MOVED = 'weir_slo:moved:ratio'
@@ -177,6 +194,12 @@ function burnRule(
       `${series.of(MOVED, shortMs)} > ${missShare}`,
       `and on (class, slo) ${longBad} > ${missShare}`,
       `and on (class, slo) ${decided} * ${series.seconds(shortMs)} >= ${MIN_EVENTS}`,
+      // A few misses on the first day are no trend of three: such a window has to have been seen from its start.
+      ...(longMs < LONG_MS
+        ? []
+        : [
+            `and on (class, slo) present_over_time(${bad}[${series.range(shortMs)}] offset ${series.range(longMs - shortMs)})`,
+          ]),
     ].join('\n'),
     labels: { severity, window: showDuration(longMs) },
     annotations: {
@@ -184,7 +207,7 @@ function burnRule(
         `${cls}: {{ $value | humanizePercentage }} of the requests of ${short} and ` +
         `${first(longBad, 'humanizePercentage')} of those of ${long} missed the ${slo} (${words}): ` +
         `${movedWords(promised)}. That burns the budget of ${period} at more than ${Number(factor.toPrecision(3))} ` +
-        `times its pace; a whole one would last ${first(`${allowed * (periodMs / 1000)} / ${longBad}`, 'humanizeDuration')}.`,
+        `times its pace; a whole one would last ${first(`round(${allowed * (periodMs / 1000)} / ${longBad}, 60)`, 'humanizeDuration')}.`,
       since: first(since, 'humanizeTimestamp'),
       shares:
         `missed in ${short}:${each(series.of(SHARE, shortMs), '{{ .Labels.clause }} {{ .Value | humanizePercentage }}')}; ` +
