@@ -1,10 +1,11 @@
-/** One line in the log and one record in the counters for each request: no prompt, no key, no header in it. */
+/** One line in the log, and one record in the counters and in the book of verdicts, for each request: no prompt, no key, no header in it. */
 import type { Logger } from 'pino'
 import type { Resolved } from '../config/resolved.js'
 import type { Recorder } from '../metrics/record.js'
 import type { Decision, Failure } from '../policy/decision.js'
 import type { PoolId, ReplicaId } from '../request.js'
-import type { Ms } from '../time.js'
+import type { SloBook } from '../slo/book.js'
+import type { Clock, Ms } from '../time.js'
 import type { Answer } from './answers.js'
 import type { Exchange, Report } from './exchange.js'
 import type { Passed } from './forward.js'
@@ -17,6 +18,8 @@ export class RequestLog {
     private readonly log: Logger,
     private config: Resolved,
     private readonly recorder: Recorder,
+    private readonly book: SloBook,
+    private readonly clock: Clock,
   ) {
     this.reconfigure(config)
   }
@@ -34,6 +37,7 @@ export class RequestLog {
   /** Every decision of the policy. */
   news(decision: Decision): void {
     this.recorder.news(decision)
+    this.book.news(decision, this.clock.now())
     if (decision.kind === 'ejected') {
       const { why, replica } = decision
       this.log.warn(
@@ -48,12 +52,14 @@ export class RequestLog {
     const { inbound, ticket, attempt, why } = exchange
     const { facts } = inbound
     const { judgement, ending, status, code, detail, ownMs } = report
-    if (ending !== 'shed' && ending !== 'refused')
-      this.recorder.judged(judgement, ticket?.model ?? facts.model)
+    const model = ticket?.model ?? facts.model
+    if (ending !== 'shed' && ending !== 'refused') {
+      this.recorder.judged(judgement, model)
+      this.book.judged(judgement, model, this.clock.now())
+    }
     if (ownMs !== undefined) this.recorder.overhead(ownMs)
     const unparsed = attempt?.unparsed ?? 0
     if (attempt !== undefined && unparsed > 0) this.recorder.unparsed(attempt.wire.id, unparsed)
-    const model = ticket?.model ?? facts.model
     this.log.info(
       {
         id: inbound.id,

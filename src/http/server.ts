@@ -6,6 +6,7 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { Resolved } from '../config/resolved.js'
 import type { ReplicaState } from '../policy/policy.js'
 import type { ClassId, ReplicaId } from '../request.js'
+import type { EachRunning } from '../slo/book.js'
 import type { Ms } from '../time.js'
 import { type Answer, bodyOf, headersOf, statusOf } from './answers.js'
 import { keyOf } from './auth.js'
@@ -49,6 +50,8 @@ export interface ServerOptions {
 export interface DataServer {
   /** An exchange is closed: nothing of it is left to cut off. */
   ended(exchange: Exchange): void
+  /** Shows each request that is open, with how far its answer came. */
+  running: EachRunning
   listen(): Promise<AddressInfo>
   /** No new requests from now on; resolves when the last answer is with the kernel, or its client left. */
   drain(): Promise<void>
@@ -308,6 +311,11 @@ export function dataServer(options: ServerOptions): DataServer {
 
   return {
     ended: exchange => open.delete(exchange),
+    running(see) {
+      for (const { ticket, attempt } of open) {
+        if (ticket !== undefined) see(ticket, attempt?.wire.id, attempt?.progress)
+      }
+    },
     async listen() {
       await app.listen({ host: listen.host, port: listen.port })
       return app.server.address() as AddressInfo

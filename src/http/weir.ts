@@ -6,9 +6,12 @@ import { Registry } from 'prom-client'
 import { carryOver } from '../config/carry.js'
 import type { Resolved } from '../config/resolved.js'
 import { Driver } from '../live/driver.js'
+import { openState, type StateFile } from '../live/state-file.js'
 import { watchEventLoop } from '../metrics/eventloop.js'
 import { Recorder } from '../metrics/record.js'
 import type { Policy } from '../policy/policy.js'
+import { SloBook } from '../slo/book.js'
+import { readSavedBook } from '../slo/saved-book.js'
 import type { Clock, Ms } from '../time.js'
 import type { Endpoint } from '../upstream/call.js'
 import { modelsOf } from '../upstream/probe.js'
@@ -59,10 +62,15 @@ const processClock: Clock = { now: () => performance.now() }
 /** Starts both listeners; rejects, with nothing left running, when one of them cannot listen. */
 export async function startWeir(options: WeirOptions): Promise<Weir> {
   const { config, policy, log, version, clock = processClock } = options
-  const recorder = new Recorder(new Registry(), config.policy, { version, node: process.version }, () =>
-    policy.state(clock.now()),
+  const book = new SloBook(config.policy, clock.now(), see => server.running(see))
+  const recorder = new Recorder(
+    new Registry(),
+    config.policy,
+    { version, node: process.version },
+    () => policy.state(clock.now()),
+    () => book.reading(clock.now()),
   )
-  const requests = new RequestLog(log, config, recorder)
+  const requests = new RequestLog(log, config, recorder, book, clock)
   const driver = new Driver(policy, clock, decision => requests.news(decision))
   const relay = undiciRelay(endpointsOf(config), config.limits.headers)
   const models = new ModelList(config, pool => askPool(context.config, pool), clock)
@@ -105,9 +113,11 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   const close = async (): Promise<void> => {
     stopWatching()
     driver.stop()
-    await Promise.allSettled([server.close(), ops.close(), relay.close()])
+    await Promise.allSettled([server.close(), ops.close(), relay.close(), state?.close()])
   }
+  let state: StateFile | undefined
   try {
+    state = await stateOf(config, log, book, clock)
     const [data, admin] = [await server.listen(), await ops.listen()]
     return {
       data,
@@ -123,6 +133,7 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
         models.reconfigure(carried)
         requests.reconfigure(carried)
         recorder.reconfigure(carried.policy)
+        book.reconfigure(carried.policy, clock.now())
         // Before the policy, which may send to a new replica at once.
         relay.reconfigure(endpointsOf(carried))
         driver.reconfigure(carried.policy)
@@ -142,6 +153,25 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   }
 }
 
+/** Figures from before a restart, and the file that keeps them; undefined without `state_dir`. */
+function stateOf(config: Resolved, log: Logger, book: SloBook, clock: Clock): Promise<StateFile> | undefined {
+  if (config.stateDir === undefined) return undefined
+  return openState({
+    dir: config.stateDir,
+    warn: (fields, message) => log.warn(fields, message),
+    kept: [
+      {
+        name: 'slo',
+        save: () => book.save(clock.now()),
+        restore(saved, gapMs) {
+          const read = readSavedBook(saved)
+          return typeof read === 'string' ? read : book.restore(read, gapMs, clock.now())
+        },
+      },
+    ],
+  })
+}
+
 /** By replica id. */
 function endpointsOf(config: Resolved): Endpoint[] {
   return config.replicas.map(replica => ({
@@ -153,7 +183,7 @@ function endpointsOf(config: Resolved): Endpoint[] {
 
 /** What the listeners were opened with, where the new config has it otherwise. */
 function fixedChanges(running: Resolved, next: Resolved): string[] {
-  const fixed = ({ listen, admin, limits }: Resolved) => ({
+  const fixed = ({ listen, admin, limits, stateDir }: Resolved) => ({
     'listen.host': listen.host,
     'listen.port': listen.port,
     'admin.host': admin.host,
@@ -162,6 +192,7 @@ function fixedChanges(running: Resolved, next: Resolved): string[] {
     'limits.headers': limits.headers,
     'limits.head_time': limits.headMs,
     'limits.body_time': limits.bodyMs,
+    state_dir: stateDir,
   })
   const before = fixed(running)
   return Object.entries(fixed(next)).flatMap(([key, value]) =>
