@@ -11,10 +11,11 @@ const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['check', async () => (await import('./check.js')).check],
   ['rules', async () => (await import('./rules.js')).rules],
   ['sweep', async () => (await import('./sweep.js')).sweep],
+  ['report', async () => (await import('./report.js')).report],
   ['replay', async () => (await import('./replay.js')).replay],
 ])
 
-const NOT_BUILT: ReadonlySet<string> = new Set([...['simulate', 'report', 'doctor', 'init', 'import', 'top']])
+const NOT_BUILT: ReadonlySet<string> = new Set([...['simulate', 'doctor', 'init', 'import', 'top']])
 
 const USAGE_ERROR = 2
 

@@ -21,6 +21,8 @@ export interface OpsOptions {
   reload?(): Promise<ReloadResult>
   /** What `/api/state` shows beside the version; see `namedState`. */
   state(): object
+  /** What `/api/report` answers. */
+  report?(): object
 }
 
 export interface OpsServer {
@@ -85,7 +87,10 @@ export function opsServer(options: OpsOptions): OpsServer {
     ],
   ])
 
-  const { reload } = options
+  const { reload, report } = options
+  if (report !== undefined) {
+    routes.set('/api/report', { open: false, answer: () => json(200, report()) })
+  }
   if (reload !== undefined) {
     routes.set('/-/reload', {
       open: false,

@@ -17,6 +17,7 @@ import type { Endpoint } from '../upstream/call.js'
 import { modelsOf } from '../upstream/probe.js'
 import { undiciRelay } from '../upstream/undici-relay.js'
 import type { ExchangeContext } from './exchange.js'
+import { figuresOf } from './figures.js'
 import { ModelList } from './models.js'
 import { namedState, opsServer, type ReloadResult } from './ops.js'
 import { RequestLog } from './request-log.js'
@@ -107,6 +108,10 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     metrics: recorder,
     ready: () => (draining ? { ready: false, why: 'draining' } : { ready: true }),
     state: () => namedState(context.config.policy, policy.state(clock.now())),
+    report() {
+      const now = clock.now()
+      return figuresOf(version, context.config.policy, policy.state(now), book.reading(now))
+    },
     ...(options.reload !== undefined && { reload: options.reload }),
   })
   const stopWatching = watchEventLoop(clock, delay => recorder.eventLoopDelay(delay))
