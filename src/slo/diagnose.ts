@@ -1,0 +1,457 @@
+/** Which clause of a pool moved, and why: the last minute held against what is usual. */
+import type { ReplicaId } from '../request.js'
+import type { Ms } from '../time.js'
+import type { Baseline } from './baseline.js'
+import { CAUSES, type Cause } from './causes.js'
+import { type Counts, type PoolWindow, prefillLine, type StepLine, stepLine } from './pool-window.js'
+import { wilson } from './wilson.js'
+
+/** `none`: Weir's clauses hold, but what clients see does not. */
+export type MovedClause = 'ttft' | 'tpot' | 'both' | 'none'
+
+export interface Diagnosis {
+  readonly clause: MovedClause
+  readonly cause: Cause
+  /** Share of the excess that the cause explains, 0 to 1. */
+  readonly confidence: number
+  /** The figures that speak for it, by name; ratios are of now to usual. */
+  readonly evidence: Readonly<Record<string, number>>
+}
+
+export interface DiagnosisOptions {
+  /** Share of requests that have to meet each clause, 0 to 1. */
+  readonly objective: number
+  /** Younger replicas are cold. Source: algorithms 5, the default of T_cold. */
+  readonly coldStartMs?: Ms
+  /** Offered work over what the pool can serve within its SLO, where that is known. */
+  readonly demandRatio?: number | undefined
+}
+
+const COLD_START_MS: Ms = 180_000
+/** Judged requests below which nothing is said. */
+const LEAST = 100
+/** The window is looked at again and again: 3 sigma, not 2, so that chance alone moves no clause. */
+const Z = 3
+/** A replica of which fewer quiet tokens came has no pace to tell. */
+const PACE_TOKENS = 100
+/** Ratios to the usual from which something is another state of things. */
+const SICK = 1.5
+const SLOWER = 1.2
+const MORE_DEMAND = 1.25
+const MORE_STREAMS = 1.6
+const LONGER_PROMPTS = 1.5
+const MORE_SLOW_CLIENTS = 0.05
+
+/**
+ * @param now   the last minute
+ * @param base  what is usual; learned while nothing was wrong
+ * @returns undefined while no clause moved, or too little is known
+ */
+export function diagnose(now: PoolWindow, base: Baseline, options: DiagnosisOptions): Diagnosis | undefined {
+  const clause = movedClause(now, base.usual, options.objective)
+  if (clause === undefined) return slowClients(now, base.usual)
+  const seen = new Comparison(now, base, options)
+  const found = whole(seen, clause) ?? (clause === 'tpot' ? slowPace(seen) : lateFirsts(seen, clause))
+  return { clause, ...found }
+}
+
+type Found = Omit<Diagnosis, 'clause'>
+
+function found(cause: Cause, share: number, evidence: Found['evidence']): Found {
+  return { cause, confidence: Math.min(1, Math.max(0, share)), evidence }
+}
+
+/** A clause moved if it is met less often than usual for certain, and is not for certain kept. */
+function movedClause(now: PoolWindow, usual: PoolWindow, objective: number): MovedClause | undefined {
+  const [n, u] = [now.counts, usual.counts]
+  const ttft = fell(
+    n.late + now.lateInQueue,
+    n.firsts + now.lateInQueue,
+    u.late + usual.lateInQueue,
+    u.firsts + usual.lateInQueue,
+    objective,
+  )
+  const tpot = fell(n.slow, n.paced, u.slow, u.paced, objective)
+  if (ttft) return tpot ? 'both' : 'ttft'
+  return tpot ? 'tpot' : undefined
+}
+
+function fell(missed: number, all: number, missedBefore: number, before: number, objective: number): boolean {
+  if (all < LEAST || before < LEAST) return false
+  const apart = wilson(all - missed, all, Z).high < wilson(before - missedBefore, before, Z).low
+  return apart && wilson(all - missed, all).low < objective
+}
+
+function slowClients({ counts: n }: PoolWindow, { counts: u }: PoolWindow): Diagnosis | undefined {
+  if (n.ended < LEAST || u.ended < LEAST) return undefined
+  const [share, usual] = [n.throttled / n.ended, u.throttled / u.ended]
+  const more = wilson(n.throttled, n.ended, Z).low > wilson(u.throttled, u.ended, Z).high
+  if (!more || share < usual + MORE_SLOW_CLIENTS) return undefined
+  const evidence = { throttled_share: share, usual_throttled_share: usual }
+  return { clause: 'none', ...found('slow_clients', (share - usual) / share, evidence) }
+}
+
+/** Causes that show in every clause. */
+function whole(seen: Comparison, clause: MovedClause): Found | undefined {
+  return (
+    coldStart(seen) ??
+    sickReplica(seen) ??
+    regression(seen) ??
+    overload(seen, clause) ??
+    (clause === 'ttft' ? undefined : kvThrash(seen))
+  )
+}
+
+function coldStart({ now, coldStartMs }: Comparison): Found | undefined {
+  let [late, lateCold, firsts, firstsCold] = [0, 0, 0, 0]
+  for (const { ageMs, counts } of now.replicas) {
+    const cold = ageMs < coldStartMs
+    late += counts.late
+    firsts += counts.firsts
+    if (cold) lateCold += counts.late
+    if (cold) firstsCold += counts.firsts
+  }
+  const share = lateCold / late
+  // Where all are young their age alone explains nothing more than chance would.
+  if (!(share > 0.5 && (lateCold / firstsCold > 1.5 * (late / firsts) || firstsCold === firsts)))
+    return undefined
+  return found('cold_start', share, {
+    cold_share_of_late: share,
+    cold_share_of_requests: firstsCold / firsts,
+  })
+}
+
+function sickReplica(seen: Comparison): Found | undefined {
+  const { paces } = seen
+  if (paces.length < 2) return undefined
+  const [worst, ...others] = [...paces].sort((a, b) => b.ratio - a.ratio)
+  if (worst === undefined || worst.ratio < SICK) return undefined
+  const rest = Math.max(...others.map(({ ratio }) => ratio))
+  if (rest > 1 + (worst.ratio - 1) / 2) return undefined
+  const missed = (counts: Counts): number => counts.slow + counts.late
+  const share = missed(worst.counts) / missed(seen.now.counts)
+  return found('sick_replica', share, {
+    replica: worst.replica,
+    step_time_ratio: worst.ratio,
+    others_step_time_ratio: rest,
+    share_of_misses: share,
+  })
+}
+
+function regression(seen: Comparison): Found | undefined {
+  const { paces, demand } = seen
+  const least = Math.min(...paces.map(({ ratio }) => ratio))
+  if (paces.length === 0 || least < SLOWER || demand > MORE_DEMAND) return undefined
+  const share = (1 - 1 / seen.pace) / Math.max(1 - 1 / seen.pace, 1 - 1 / seen.tpot)
+  return found('regression', share, {
+    step_time_ratio: seen.pace,
+    least_step_time_ratio: least,
+    demand_ratio: demand,
+  })
+}
+
+function overload(seen: Comparison, clause: MovedClause): Found | undefined {
+  const { demand, streams, options } = seen
+  const told = options.demandRatio !== undefined && options.demandRatio > 1
+  const more = demand > MORE_DEMAND && clause !== 'tpot'
+  if (!(clause === 'both' && (told || more)) && !(more && streams > MORE_STREAMS)) return undefined
+  // Requests, streams and times rise together: how much of it demand began is what demand itself rose by.
+  return found('overload', told ? 1 : Math.log(demand) / Math.log(Math.max(demand, streams)), {
+    demand_per_replica_ratio: demand,
+    streams_ratio: streams,
+    ...(options.demandRatio !== undefined && { demand_over_capacity: options.demandRatio }),
+  })
+}
+
+function kvThrash(seen: Comparison): Found | undefined {
+  const { now, base } = seen
+  const [n, u] = [now.counts, base.usual.counts]
+  const stalls = n.stalls / n.firsts
+  const usual = u.stalls / u.firsts
+  const share = seen.stallShare
+  if (n.kvReadings > 0) {
+    const perMinute = n.preemptionSpanMs > 0 ? (n.preemptions * 60_000) / n.preemptionSpanMs : 0
+    if (!(n.kvFull > 0.1 * n.kvReadings && perMinute > 0)) return undefined
+    return found('kv_thrash', Math.max(share, 0.5), {
+      kv_usage: n.kvUsage / n.kvReadings,
+      preemptions_per_minute_and_replica: perMinute,
+      stalls_per_request: stalls,
+    })
+  }
+  if (!(stalls > 0.02 && stalls > 3 * usual && share > 0.3)) return undefined
+  return found('kv_thrash', share, {
+    stalls_per_request: stalls,
+    usual_stalls_per_request: usual,
+    stall_share_of_pace: share,
+  })
+}
+
+/** First tokens are late, paces are not the whole of it. */
+function lateFirsts(seen: Comparison, clause: MovedClause): Found {
+  const { now, base } = seen
+  const [n, u] = [now.counts, base.usual.counts]
+  const queue = seen.queueShare
+  if (queue > 0.3) {
+    return found('router_queue', queue, {
+      queue_share_of_excess: queue,
+      queue_ms: n.queueMs / n.firsts,
+      late_in_queue: now.lateInQueue,
+    })
+  }
+  if (seen.prompts < LONGER_PROMPTS) {
+    const behind = n.lateBehindLong / n.late
+    const times = ratio(n.behindLong / n.firsts, u.behindLong / u.firsts)
+    if (behind > 0.5 && times > 2) {
+      return found('head_of_line', behind, {
+        late_behind_long_share: behind,
+        behind_long_ratio: times,
+        behind_long_ms: n.behindLongMs / n.behindLong,
+      })
+    }
+  }
+  // What a replica has to prefill is a product: requests, tokens of a prompt, share of it that is not cached, and
+  // the time of one token. Logarithms share the excess out between them.
+  const parts: readonly (readonly [Cause, number])[] = [
+    ['prompt_shift', Math.log(Math.max(1, seen.meanPrompt))],
+    ['cache_loss', Math.log(Math.max(1, seen.uncached))],
+    ['prefill_capacity', Math.log(Math.max(1, seen.demand))],
+    ['regression', Math.log(Math.max(1, seen.pace))],
+  ]
+  const sum = parts.reduce((total, [, part]) => total + part, 0)
+  const [cause, most] = parts.reduce((best, one) => (one[1] > best[1] ? one : best))
+  const evidence = {
+    queue_share_of_excess: queue,
+    mean_prompt_ratio: seen.meanPrompt,
+    prompt_p90_ratio: seen.prompts,
+    hit_share: seen.hits,
+    usual_hit_share: seen.usualHits,
+    demand_per_replica_ratio: seen.demand,
+    line_tokens_ratio: ratio(n.lineTokens / n.firsts, u.lineTokens / u.firsts),
+    ...(n.waitingReadings > 0 && { engine_waiting: n.waiting / n.waitingReadings }),
+  }
+  if (clause === 'both' && most < 0.2) return slowPace(seen)
+  // A burst inside of the minute leaves the mean demand as it is; the line of prompts tells of it.
+  if (most < 0.1) {
+    const lined = ratio(n.lineTokens / n.firsts, u.lineTokens / u.firsts)
+    return lined > 1.5
+      ? found('prefill_capacity', 1 - 1 / lined, evidence)
+      : found('unexplained', 0, evidence)
+  }
+  return found(cause, most / sum, evidence)
+}
+
+/** Tokens come too slowly: of each one's time, which part grew. */
+function slowPace(seen: Comparison): Found {
+  const { batchShare, prefillShare, now, base } = seen
+  const [n, u] = [now.counts, base.usual.counts]
+  const lift = ratio(n.spikesBesideBig / n.besideBig, n.spikesBesideNone / n.besideNone)
+  const evidence = {
+    batch_share_of_excess: batchShare,
+    prefill_share_of_excess: prefillShare,
+    stall_share_of_excess: seen.stallShare,
+    streams_ratio: seen.streams,
+    prefill_share_of_time: seen.rho,
+    spike_lift_beside_big_prompts: lift,
+    beside_big_ratio: ratio(
+      n.besideBig / (n.besideBig + n.besideNone),
+      u.besideBig / (u.besideBig + u.besideNone),
+    ),
+  }
+  if (Math.max(batchShare, prefillShare) < 0.3) return found('unexplained', 0, evidence)
+  return prefillShare > batchShare
+    ? found('prefill_interference', prefillShare, evidence)
+    : found('batch_pressure', batchShare, evidence)
+}
+
+interface ReplicaPace {
+  readonly replica: ReplicaId
+  readonly counts: Counts
+  /** Time of a quiet step over what it takes at this load when all is well. */
+  readonly ratio: number
+}
+
+/** Now and usual, side by side, in the figures that the causes are told apart by. */
+class Comparison {
+  readonly now: PoolWindow
+  readonly base: Baseline
+  readonly options: DiagnosisOptions
+  readonly coldStartMs: Ms
+  readonly paces: readonly ReplicaPace[]
+  /** Of all replicas together. */
+  readonly pace: number
+  /** Requests to each replica in use. */
+  readonly demand: number
+  /** Streams at once on each replica in use. */
+  readonly streams: number
+  /** Mean time of a token. */
+  readonly tpot: number
+  /** p90 and mean of the prompts. */
+  readonly prompts: number
+  readonly meanPrompt: number
+  readonly hits: number
+  readonly usualHits: number
+  /** Share of prompts that has to be computed. */
+  readonly uncached: number
+  /** Of the excess of TTFT, the time in Weir's queue. */
+  readonly queueShare: number
+  /** Of the excess of a token's time: what more streams and context take, what prefill does, and waits of over 1 s. */
+  readonly batchShare: number
+  readonly prefillShare: number
+  readonly stallShare: number
+  /** Share of the streams' time that prefill takes. */
+  readonly rho: number
+
+  constructor(now: PoolWindow, base: Baseline, options: DiagnosisOptions) {
+    const { usual } = base
+    const [n, u] = [now.counts, usual.counts]
+    this.now = now
+    this.base = base
+    this.options = options
+    this.coldStartMs = options.coldStartMs ?? COLD_START_MS
+    const line = stepLine(base.all.counts)
+    this.paces = line === undefined ? [] : pacesOf(now, base.all, line)
+    this.pace = line === undefined ? 1 : (paceOf(n, line) ?? 1) / (paceOf(base.all.counts, line) ?? 1)
+    const perReplica = ({ spanMs, replicasInUse }: PoolWindow, count: number): number =>
+      count / spanMs / Math.max(1, replicasInUse)
+    this.demand = ratio(perReplica(now, now.arrivals), perReplica(usual, usual.arrivals))
+    this.streams = ratio(perReplica(now, n.streamMs), perReplica(usual, u.streamMs))
+    this.tpot = ratio(tokenMs(n), tokenMs(u))
+    this.prompts = ratio(now.promptP90 ?? 0, usual.promptP90 ?? 0)
+    this.meanPrompt = ratio(n.promptTokens / n.firsts, u.promptTokens / u.firsts)
+    this.hits = n.cacheTold > 0 ? n.cached / n.cacheTold : 0
+    this.usualHits = u.cacheTold > 0 ? u.cached / u.cacheTold : 0
+    this.uncached = n.cacheTold > 0 ? ratio(1 - this.hits, 1 - this.usualHits) : 1
+
+    const queue = n.queueMs / n.firsts - u.queueMs / u.firsts
+    const upstream = n.upstreamMs / n.firsts - u.upstreamMs / u.firsts
+    const waiting = now.lateInQueue > 0 ? now.lateInQueue / (n.late + now.lateInQueue) : 0
+    this.queueShare = Math.max(waiting, share(queue, queue + Math.max(0, upstream)))
+
+    const excess = tokenMs(n) - tokenMs(u)
+    const [quiet, quietUsual] = [quietMs(n), quietMs(u)]
+    const grown = line === undefined ? quiet - quietUsual : lineMs(n, line) - lineMs(u, line)
+    this.batchShare = share(grown, excess)
+    const stalled = stallMs(n) - stallMs(u)
+    this.stallShare = share(stalled, excess)
+    this.prefillShare = share(
+      tokenMs(n) - quiet - stallMs(n) - (tokenMs(u) - quietUsual - stallMs(u)),
+      excess,
+    )
+    this.rho = 1 - quiet / tokenMs(n)
+  }
+
+  /** The line of the upstream's TTFT, for the evidence of those who draw it. */
+  get prefill() {
+    return prefillLine(this.base.all.counts)
+  }
+}
+
+/** Each replica's pace over its own usual one, so that hardware that always was slower is not sick. */
+function pacesOf(now: PoolWindow, usual: PoolWindow, line: StepLine): ReplicaPace[] {
+  return now.replicas.flatMap(({ replica, counts }) => {
+    const pace = paceOf(counts, line)
+    if (pace === undefined) return []
+    const before = usual.replicas.find(one => one.replica === replica)
+    const own = (before && paceOf(before.counts, line)) ?? 1
+    return [{ replica, counts, ratio: pace / own }]
+  })
+}
+
+function paceOf(c: Counts, line: StepLine): number | undefined {
+  return c.quietTokens < PACE_TOKENS ? undefined : quietMs(c) / lineMs(c, line)
+}
+
+/** What a quiet step takes by the line, at the streams and context there were. */
+function lineMs(c: Counts, line: StepLine): Ms {
+  const [d, x] = [c.quietStreams / c.quietTokens, c.quietContext / c.quietTokens / 1000]
+  return line.floorMs + line.perStreamMs * d + line.perContextMs * x
+}
+
+function quietMs(c: Counts): Ms {
+  return c.quietMs / c.quietTokens
+}
+
+function tokens(c: Counts): number {
+  return c.quietTokens + c.mixedTokens + c.stallTokens
+}
+
+/** Mean time of a token, of all streams. */
+function tokenMs(c: Counts): Ms {
+  return (c.quietMs + c.mixedMs + c.stallMs) / tokens(c)
+}
+
+/** What waits of over a second add to it. */
+function stallMs(c: Counts): Ms {
+  return c.stallMs / tokens(c)
+}
+
+/** 1 where either side is unknown or nothing. */
+function ratio(now: number, usual: number): number {
+  return now > 0 && usual > 0 && now < Infinity && usual < Infinity ? now / usual : 1
+}
+
+function share(part: number, excess: number): number {
+  return part > 0 && excess > 0 ? Math.min(1, part / excess) : 0
+}
+
+/** A diagnosis that stood, in words. */
+export interface Finding extends Diagnosis {
+  /** When its clause was first seen to have moved, on the clock of the windows. */
+  readonly since: Ms
+  readonly sentence: string
+  readonly action: string
+}
+
+/** Follows one pool: a cause counts when two looks in a row agree on it, and is over when two find nothing. */
+export class Diagnoser {
+  readonly #name: string
+  #since: Ms | undefined
+  #last: Diagnosis | undefined
+  #standing: Diagnosis | undefined
+
+  /** @param name  of the pool */
+  constructor(name: string) {
+    this.#name = name
+  }
+
+  /** Nothing is wrong, nor may be about to be: the minute may be learned from. */
+  get well(): boolean {
+    return this.#last === undefined && this.#standing === undefined
+  }
+
+  look(
+    now: Ms,
+    window: PoolWindow,
+    base: Baseline | undefined,
+    options: DiagnosisOptions,
+  ): Finding | undefined {
+    const seen = base && diagnose(window, base, options)
+    if (seen !== undefined) this.#since ??= now
+    if (seen === undefined && this.#last === undefined) {
+      this.#standing = undefined
+      this.#since = undefined
+    }
+    if (seen !== undefined && seen.cause === this.#last?.cause) this.#standing = seen
+    this.#last = seen
+    if (this.#standing === undefined || this.#since === undefined) return undefined
+    const { action } = CAUSES[this.#standing.cause]
+    const sentence = this.#sentence(this.#standing, window, now - this.#since)
+    return { ...this.#standing, since: this.#since, sentence, action }
+  }
+
+  #sentence({ clause, cause, confidence, evidence }: Diagnosis, { counts }: PoolWindow, forMs: Ms): string {
+    const percent = (part: number, all: number): string => `${Math.round((100 * part) / Math.max(1, all))} %`
+    const late = `first tokens are late for ${percent(counts.late, counts.firsts)}`
+    const slow = `tokens come too slowly for ${percent(counts.slow, counts.paced)}`
+    const moved = {
+      ttft: late,
+      tpot: slow,
+      both: `${late}, and ${slow}`,
+      none: 'answers reach some clients slowly',
+    }[clause]
+    const { why, action } = CAUSES[cause]
+    const replica = cause === 'sick_replica' ? ` (replica ${evidence['replica']})` : ''
+    const sure = cause === 'unexplained' ? '' : ` That explains ${percent(confidence, 1)} of the excess.`
+    return `Pool ${this.#name}: ${moved}, since ${Math.round(forMs / 1000)} s ago, because ${why}${replica}.${sure} Do this: ${action}.`
+  }
+}
