@@ -274,18 +274,18 @@ async function weir(...args: string[]) {
 
 t.test('the program answers to its name', async t => {
   t.same(await weir('--version'), { code: 0, out: `${json('package.json').version}\n`, err: '' })
-  t.same(await weir('sweep', '-c', 'x'), { code: 2, out: '', err: 'weir sweep is not built yet\n' })
+  t.same(await weir('simulate', '-c', 'x'), { code: 2, out: '', err: 'weir simulate is not built yet\n' })
   t.equal((await weir('serv')).err, 'weir: no command "serv"; did you mean serve?\n')
   t.equal((await weir('chekc')).err, 'weir: no command "chekc"; did you mean check?\n')
   t.same(await weir('frobnicate'), {
     code: 2,
     out: '',
-    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, rules, replay\n',
+    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, rules, sweep, report, replay\n',
   })
   const overview = await weir('--help')
   t.equal(overview.code, 0)
   t.same(await weir(), { code: 2, out: '', err: overview.out }, 'without a command the same, as an error')
-  for (const name of ['demo', 'serve', 'check', 'rules', 'replay']) {
+  for (const name of ['demo', 'serve', 'check', 'rules', 'sweep', 'replay']) {
     t.match(overview.out, new RegExp(`^  ${name} +\\S.*$`, 'm'))
     const help = await weir(name, '--help')
     t.equal(help.code, 0)

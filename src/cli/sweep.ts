@@ -41,7 +41,7 @@ Exit codes: 0 a knee was found, 1 the promise is never kept or the target cannot
 
 example:
   weir sweep --engine worked-example
-  weir sweep --target http://127.0.0.1:8000 --class chat -c config/weir.yaml --out config/sweeps/main.json
+  weir sweep --target http://127.0.0.1:8000 --class chat -c weir.yaml --out sweeps/main.json
 `
 
 const INTERRUPTED = 130

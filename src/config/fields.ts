@@ -293,6 +293,13 @@ const pool = object(
       default: [],
     }),
     timeouts: Type.Optional(poolTimeouts),
+    sweep: Type.Optional(
+      text(
+        'file',
+        'a file that weir sweep wrote',
+        'Sweep of this pool, relative to this file; its knee is the budget. sweeps/main.json.',
+      ),
+    ),
   },
   'Replicas that serve one model under one SLO.',
 )
@@ -560,5 +567,4 @@ export const NOT_BUILT: readonly (readonly [path: string, means: string])[] = [
   ['admission', 'admission has no knobs'],
   ['autoscale', 'replicas are not scaled'],
   ['pools.*.fallback', 'a request stays with its model'],
-  ['pools.*.sweep', 'sweeps are not read'],
 ]

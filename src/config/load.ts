@@ -8,6 +8,7 @@ import { checkKeys } from './keys.js'
 import { resolve } from './resolve.js'
 import type { Resolved } from './resolved.js'
 import { type Env, Source } from './source.js'
+import { readSweeps, sweepWarnings } from './sweeps.js'
 import { type Partly, validate } from './validate.js'
 import { warningsOf } from './warn.js'
 
@@ -25,7 +26,7 @@ export type Loaded =
   | {
       readonly ok: Resolved
       readonly warnings: readonly Problem[]
-      /** What it was read from: the config file, and the keys file if there is one. */
+      /** What it was read from: the config file, and the keys file and the sweeps if there are any. */
       readonly files: readonly string[]
     }
   | {
@@ -85,13 +86,18 @@ function finish(source: Source, env: Env | undefined, overrides: Overrides): Loa
   const keys = keysSource === undefined || keysSource.broken ? undefined : validate(keysSource, KeysFields)
   checkConfig(source, config, keys)
   if (keysSource !== undefined && keys !== undefined) checkKeys(keysSource, keys, config.classes)
+  const sweeps = overrides.sweeps === 'unread' ? new Map() : readSweeps(source, config)
   if (source.problems.length > 0 || (keysSource?.problems.length ?? 0) > 0) return failed(source, keysSource)
   // Without a problem nothing was taken out, so the parts are whole.
   const whole = config as ConfigFields
   const wholeKeys = keys as KeysFields | undefined
-  const files = keysSource === undefined ? [source.file] : [source.file, keysSource.file]
-  const warnings = byLine(warningsOf(source, whole, wholeKeys))
-  return { ok: resolve(whole, wholeKeys, source.file), warnings, files }
+  const warnings = [...warningsOf(source, whole, wholeKeys), ...sweepWarnings(source, whole, sweeps)]
+  const others = [...(keysSource === undefined ? [] : [keysSource]), ...sweeps.values()]
+  return {
+    ok: resolve(whole, wholeKeys, source.file, sweeps),
+    warnings: byLine(warnings),
+    files: [source.file, ...others.map(({ file }) => file)],
+  }
 }
 
 function failed(...sources: readonly (Source | undefined)[]): Loaded {

@@ -10,13 +10,19 @@ import { parseReplica } from './hosts.js'
 import { idIn, resolveKeys } from './keys.js'
 import type { PoolWire, ReplicaWire, Resolved, Timeouts } from './resolved.js'
 import { GUARD_FACTORS } from './slo.js'
+import { budgetsOf, type PoolSweep } from './sweeps.js'
 import { durationMs, sizeBytes } from './units.js'
 
 /**
  * @param file  that `config` was read from: what names of other files are relative to
  * @throws Error for fields that were not checked before
  */
-export function resolve(config: ConfigFields, keys: KeysFields | undefined, file: string): Resolved {
+export function resolve(
+  config: ConfigFields,
+  keys: KeysFields | undefined,
+  file: string,
+  sweeps: ReadonlyMap<string, PoolSweep>,
+): Resolved {
   const classIds = idsOf<ClassId>(config.classes)
   const poolIds = idsOf<PoolId>(config.pools)
   const { wires, specs } = resolveReplicas(config, poolIds)
@@ -39,6 +45,7 @@ export function resolve(config: ConfigFields, keys: KeysFields | undefined, file
     cors: config.cors.origins,
     pools: pools.map(([name, pool]) => resolveWire(idIn(poolIds, name), pool, config)),
     replicas: wires,
+    sweeps: budgetsOf(sweeps),
     classIds,
     policy: {
       classes: classes.map(([name, cls]) => resolveClass(idIn(classIds, name), name, cls, poolIds)),

@@ -208,7 +208,11 @@ export class Player {
 
   #user(lane: Lane, next: () => Lengths, thinkMs: Ms): void {
     this.#send(lane, next(), 0, record => {
-      this.#after(pauseMs(record, thinkMs), () => this.#user(lane, next, thinkMs))
+      const pause = pauseMs(record, thinkMs)
+      const again = (): void => this.#user(lane, next, thinkMs)
+      // A timer of 0 is one of 1 ms, in which an engine may begin an iteration without the request.
+      if (pause > 0) this.#after(pause, again)
+      else if (this.#windowMs === undefined) again()
     })
   }
 

@@ -48,6 +48,7 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
     commitAfterMs: [30_000],
     overloadStatus: 503,
     stateDir: undefined,
+    sweeps: new Map(),
     cors: [],
     pools: [
       {

@@ -256,12 +256,12 @@ classes.chat.slo.guard.tpot   (line 6)
   },
   {
     name: 'a pool key that is not built yet',
-    change: [['  spare:\n', '  spare:\n    sweep: sweeps/spare.json\n']],
+    change: [['  spare:\n', '  spare:\n    fallback: { model: small }\n']],
     says: one(
-      'pools.spare.sweep   (line 25)',
+      'pools.spare.fallback   (line 25)',
       'a key of the documentation that is not built yet',
       'model, gpus_per_replica, replicas, engine, api_key, …',
-      'remove it: not built yet, sweeps are not read in this version',
+      'remove it: not built yet, a request stays with its model in this version',
     ),
   },
   {
