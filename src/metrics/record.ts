@@ -267,10 +267,13 @@ export class Recorder {
     }
     for (const cls of spec.classes) {
       for (const reason of Object.keys(SHED_REASONS)) this.#shed.inc({ class: cls.name, reason }, 0)
-      const labels = this.#labels.of(cls.id, cls.pools[0])
-      for (const slo of ['target', 'guard'] as const) {
-        for (const clause of clausesOf(cls[slo])) {
-          for (const result of ['met', 'missed']) this.#clause.inc({ ...labels, slo, clause, result }, 0)
+      // Where it may be served, and where it is shed before there was a choice.
+      for (const pool of [...cls.pools, undefined]) {
+        const labels = this.#labels.of(cls.id, pool)
+        for (const slo of ['target', 'guard'] as const) {
+          for (const clause of clausesOf(cls[slo])) {
+            for (const result of ['met', 'missed']) this.#clause.inc({ ...labels, slo, clause, result }, 0)
+          }
         }
       }
     }
