@@ -27,6 +27,8 @@ export class Flight {
   /** Streams and their contexts at dispatch, and steps counted until then. */
   readonly streamsBefore: number
   readonly contextBefore: number
+  /** When the step under way at dispatch would end. */
+  readonly stepEndsAt: Ms
   readonly stepsBefore: number
   /** Steps that ended from its dispatch to its first token; undefined where no stream was there to count by. */
   stepsToFirst: number | undefined
@@ -38,6 +40,7 @@ export class Flight {
     alone: boolean,
     streams: number,
     contextTokens: number,
+    stepEndsAt: Ms,
     steps: number,
   ) {
     this.promptTokens = promptTokens
@@ -46,6 +49,7 @@ export class Flight {
     this.alone = alone
     this.streamsBefore = streams
     this.contextBefore = contextTokens
+    this.stepEndsAt = stepEndsAt
     this.stepsBefore = steps
   }
 

@@ -107,6 +107,7 @@ export class ReplicaObserver implements Load {
       alone,
       this.#streams,
       this.#contextTokens,
+      this.stepEndsAt,
       steps,
     )
     if (alone) this.#prefillFrom = Math.max(now + this.fit.cost.netMs, this.stepEndsAt)
@@ -178,11 +179,17 @@ export class ReplicaObserver implements Load {
 
   #learnAlone(flight: Flight, firstTokenAt: Ms, now: Ms): void {
     this.#learnBudget(flight)
-    // It came in the middle of a step, if there was one: on average half of it was left.
-    const step =
-      flight.streamsBefore === 0 ? 0 : stepMs(this.fit.cost, flight.streamsBefore, flight.contextBefore, 0)
-    const took = firstTokenAt - flight.dispatchedAt - (step * this.factor) / 2
+    const took = firstTokenAt - flight.dispatchedAt - this.#waitMs(flight)
     if (took > 0) this.#rows.ttft(flight, took, now)
+  }
+
+  /** How long it waited for the end of the step that was under way when it got there. */
+  #waitMs(flight: Flight): Ms {
+    if (flight.streamsBefore === 0) return 0
+    const { cost } = this.fit
+    const step = this.factor * stepMs(cost, flight.streamsBefore, flight.contextBefore, 0)
+    const late = flight.dispatchedAt + cost.netMs - flight.stepEndsAt
+    return late <= 0 ? -late : Math.ceil(late / step) * step - late
   }
 
   /** Steps that one prompt took tell the prompt tokens in a step. */

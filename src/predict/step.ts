@@ -104,7 +104,10 @@ const KEPT = 50
 const STREAM_BASE = Math.log(1.8)
 /** Rows of time to first token have strata of their own, for they alone show `netMs`. */
 const CELLS = STREAM_BINS * SHARE_BINS + STREAM_BINS
-const WIDTH = COLUMNS + 1
+/** A row's columns, what they took, and when. */
+const WIDTH = COLUMNS + 2
+/** Rows of longer ago are of an engine that may have changed since. */
+const ROW_LIFE_MS: Ms = 3_600_000
 /** A replica's factor follows its gaps with this time constant, within these bounds. Source: algorithms 6.3. */
 const FACTOR_MS: Ms = 30_000
 const FACTOR_MIN = 0.5
@@ -148,7 +151,7 @@ export class StepFit {
     this.#cost = prior
     this.#prior = columnsOf(prior)
     this.#theta = columnsOf(prior)
-    this.#scale = columnsOf(COLD).map((cold, i) => Math.max(cold / 10, this.#prior[i] as number))
+    this.#scale = columnsOf(COLD).map((cold, i) => Math.max(cold, this.#prior[i] as number))
   }
 
   /** The newest solution, of a replica whose factor is 1. */
@@ -183,8 +186,8 @@ export class StepFit {
     this.#relative += 0.005 * (Math.abs(took - expected) / took - this.#relative)
     if (row[NET] === 0) this.#adjust(replica, tookMs / expected, now)
     this.#learn(row, 0, took)
-    this.#replay()
-    this.#keep(row, took)
+    this.#replay(now)
+    this.#keep(row, took, now)
     if (--this.#untilSolved > 0) return
     this.#untilSolved = SOLVE_EVERY
     this.#solve()
@@ -230,7 +233,7 @@ export class StepFit {
   }
 
   /** Takes in one old row again, from the next stratum that has any; then all fades a little. */
-  #replay(): void {
+  #replay(now: Ms): void {
     for (let tried = 0; tried < CELLS; tried++) {
       this.#cell = (this.#cell + 1) % CELLS
       const rows = this.#keptRows[this.#cell] as number
@@ -238,6 +241,7 @@ export class StepFit {
       const row = (this.#replayed[this.#cell] as number) % rows
       this.#replayed[this.#cell] = row + 1
       const at = (this.#cell * KEPT + row) * WIDTH
+      if (now - (this.#kept[at + COLUMNS + 1] as number) > ROW_LIFE_MS) continue
       this.#learn(this.#kept, at, this.#kept[at + COLUMNS] as number)
       break
     }
@@ -246,7 +250,7 @@ export class StepFit {
   }
 
   /** Puts a row into its stratum, in place of the oldest there. */
-  #keep(row: Float64Array, took: number): void {
+  #keep(row: Float64Array, took: number, now: Ms): void {
     const streams = Math.min(
       STREAM_BINS - 1,
       Math.floor(Math.log(1 + (row[STREAMS] as number)) / STREAM_BASE),
@@ -258,6 +262,7 @@ export class StepFit {
     const at = (cell * KEPT + next) * WIDTH
     this.#kept.set(row, at)
     this.#kept[at + COLUMNS] = took
+    this.#kept[at + COLUMNS + 1] = now
     this.#nextRow[cell] = (next + 1) % KEPT
     this.#keptRows[cell] = Math.max(this.#keptRows[cell] as number, next + 1)
   }
