@@ -1,7 +1,7 @@
 /** `weir sweep` of the worked example in virtual time, and beside it the same requests over a real socket. */
 import { execFileSync, fork } from 'node:child_process'
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { availableParallelism, loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { sweep } from '../src/cli/sweep.js'
@@ -98,6 +98,7 @@ checks.push([
 ])
 
 const rows: string[] = []
+const busy = loadavg()[0]?.toFixed(1)
 for (const concurrency of [4, 12]) {
   const [planned, measured] = [virtual(concurrency), await live(concurrency)]
   const pairs: readonly (readonly [string, number, number])[] = [
@@ -149,6 +150,7 @@ ${text.replace(/\nwrote .*\n$/, '').trimEnd()}
 
 The same engine behind a socket in a process of its own, the same users (seed ${SEED}) played by the sweep's closed loop for
 ${POINT_MS / 1000} s; measured is what ends after the first ${WARM_MS / 1000} s, in both.
+${availableParallelism()} cores, load average ${busy} at the start: who else computes on them delays first tokens.
 
 | concurrency | figure | socket | virtual time | difference |
 |---|---|---|---|---|

@@ -16,7 +16,7 @@ import { type Ms, seededRng } from '../time.js'
 import type { Io } from './command.js'
 import { bad, duration, number, optional, UsageError } from './flags.js'
 
-export const OPTIONS = {
+const OPTIONS = {
   target: { type: 'string' },
   engine: { type: 'string' },
   class: { type: 'string' },
