@@ -72,67 +72,73 @@ interface Fault {
   readonly fleet: Fleet
   readonly what: string
   readonly kvTokens?: number
-  readonly inject: (run: Run) => void
+  /** @param much  1 is what `what` says; less is a milder form of it */
+  readonly inject: (run: Run, much: number) => void
 }
+
+const grown = (factor: number, much: number): number => 1 + (factor - 1) * much
 
 export const FAULTS: readonly Fault[] = [
   {
     cause: 'prompt_shift',
     fleet: 'small chunks',
     what: 'chat prompts 2.8 times as long',
-    inject: run => run.chats({ input: { ...CHATS.input, median: 4200 } }),
+    inject: (run, much) => run.chats({ input: { ...CHATS.input, median: 1500 * grown(2.8, much) } }),
   },
   {
     cause: 'cache_loss',
     fleet: 'small chunks',
     what: 'no two prompts begin alike any more',
-    inject: run => run.chats({ shared: 0 }),
+    inject: (run, much) => run.chats({ shared: 0.6 * (1 - much) }),
   },
   {
     cause: 'router_queue',
     fleet: 'small chunks',
     what: 'max_in_flight set to 16',
-    inject: run => run.limit(16),
+    inject: (run, much) => run.limit(Math.round(16 / much)),
   },
   {
     cause: 'prefill_capacity',
     fleet: 'small chunks',
-    what: '28 requests/s more, of which each gets about 6 tokens',
-    inject: run => run.add({ ...CHATS, perSecond: 28, output: { median: 6, sigma: 0.4, min: 2, max: 20 } }),
+    what: '34 requests/s more, of which each gets about 6 tokens',
+    inject: (run, much) =>
+      run.add({ ...CHATS, perSecond: 34 * much, output: { median: 6, sigma: 0.4, min: 2, max: 20 } }),
   },
   {
     cause: 'cold_start',
     fleet: 'small chunks',
     what: 'two of three replicas restarted; 0.7 s more a request for a minute',
-    inject: run => run.restart([0, 1], 700, 60_000),
+    inject: (run, much) => run.restart([0, 1], 700 * much, 60_000),
   },
   {
     cause: 'head_of_line',
     fleet: 'small chunks',
     what: 'agents send 1.4 prompts/s of 20,000 tokens',
-    inject: run => run.add(LONG_PROMPTS),
+    inject: (run, much) => run.add({ ...LONG_PROMPTS, perSecond: 1.4 * much }),
   },
   {
     cause: 'batch_pressure',
     fleet: 'large chunks',
     what: 'chat answers 3.5 times as long',
-    inject: run => run.chats({ output: { ...CHATS.output, median: 455, max: 4000 } }),
+    inject: (run, much) =>
+      run.chats({ output: { ...CHATS.output, median: 130 * grown(3.5, much), max: 4000 } }),
   },
   {
     cause: 'kv_thrash',
     fleet: 'large chunks',
-    what: 'KV memory of 100,000 tokens, and chat answers 2.5 times as long',
+    what: 'chat answers 2.5 times as long, in KV memory of 100,000 tokens',
     kvTokens: 100_000,
-    inject: run => run.chats({ output: { ...CHATS.output, median: 325, max: 4000 } }),
+    inject: (run, much) =>
+      run.chats({ output: { ...CHATS.output, median: 130 * grown(2.5, much), max: 4000 } }),
   },
   {
     cause: 'prefill_interference',
     fleet: 'large chunks',
     what: 'agents send 3 prompts/s of 5,000 tokens',
-    inject: run =>
+    inject: (run, much) =>
       run.add({
         ...LONG_PROMPTS,
-        perSecond: 3,
+        perSecond: 3 * much,
         input: { median: 5000, sigma: 0.1, min: 4000, max: 6000 },
       }),
   },
@@ -140,25 +146,25 @@ export const FAULTS: readonly Fault[] = [
     cause: 'sick_replica',
     fleet: 'small chunks',
     what: 'each step of one replica takes 2.2 times as long',
-    inject: run => run.slow([1], 2.2),
+    inject: (run, much) => run.slow([1], grown(2.2, much)),
   },
   {
     cause: 'overload',
     fleet: 'small chunks',
     what: '3 times as many requests',
-    inject: run => run.chats({ perSecond: 3 * CHATS.perSecond }),
+    inject: (run, much) => run.chats({ perSecond: CHATS.perSecond * grown(3, much) }),
   },
   {
     cause: 'regression',
     fleet: 'small chunks',
     what: 'each step of every replica takes 1.8 times as long',
-    inject: run => run.slow([0, 1, 2], 1.8),
+    inject: (run, much) => run.slow([0, 1, 2], grown(1.8, much)),
   },
   {
     cause: 'slow_clients',
     fleet: 'small chunks',
     what: '25 % of the clients read 12 tokens/s',
-    inject: run => run.chats({ slowClients: 0.25 }),
+    inject: (run, much) => run.chats({ slowClients: 0.25 * much }),
   },
 ]
 
@@ -189,6 +195,8 @@ export class Run {
   readonly diagnoser = new Diagnoser('main')
   readonly baselines = new Baselines()
   readonly findings: { readonly at: Ms; readonly finding: Finding | undefined }[] = []
+  /** Share that met the worse of the clauses, in the worst minute so far. */
+  worst = 1
   /** Of the day, by the clock of the run. */
   hourMs: Ms = 3_600_000
   /** Times the arrivals of all traffic. */
@@ -205,8 +213,10 @@ export class Run {
   #learnedAt: Ms = WARM_MS
   /** Whether engines tell their gauges. */
   readonly #gauges: boolean
+  readonly seed: number
 
   constructor(fleet: Fleet, seed: number, options: { kvTokens?: number | undefined; gauges?: boolean } = {}) {
+    this.seed = seed
     this.#rng = seededRng(seed)
     this.#gauges = options.gauges ?? true
     this.#policy = createPolicy(spec(256), seededRng(seed + 1000))
@@ -224,6 +234,8 @@ export class Run {
       this.#hosts.push(this.#host(profile))
       this.#collector.replicaUp(replica, 0, -3_600_000)
     }
+    // Pools differ in how busy they are.
+    this.chats({ perSecond: CHATS.perSecond * (0.85 + 0.3 * this.#rng.next()) })
     for (const one of this.#traffic) this.#next(one)
     this.#look()
     this.#scrape()
@@ -262,10 +274,6 @@ export class Run {
       this.#held.set(replica, { ms, until: now + forMs })
       this.#collector.replicaUp(replica, now)
     }
-  }
-
-  window() {
-    return this.#collector.window(this.world.now())
   }
 
   #host(profile: Profile): EngineHost<Request> {
@@ -433,13 +441,15 @@ export class Run {
     const now = this.world.now()
     if (now >= WARM_MS) {
       const hour = Math.floor(now / this.hourMs) % 24
-      const window = this.#collector.window(now)
+      const look = this.#collector.look(now)
       const base = this.baselines.at(hour)
-      const finding = this.diagnoser.look(now, window, base, { objective: 0.9 })
+      const finding = this.diagnoser.look(now, look, base, { objective: 0.9 })
       this.findings.push({ at: now, finding })
+      const { late, firsts, slow, paced } = look.minute.counts
+      this.worst = Math.min(this.worst, 1 - late / Math.max(1, firsts), 1 - slow / Math.max(1, paced))
       if (this.diagnoser.well && now - this.#learnedAt >= MINUTE_MS) {
         this.#learnedAt = now
-        this.baselines.learn(window, hour)
+        this.baselines.learn(look.minute, hour)
       }
     }
     this.world.at(now + LOOK_MS, () => this.#look())
@@ -521,41 +531,218 @@ export interface FaultResult {
 }
 
 /** Healthy minutes, then the fault, until something is found. */
-export function runFault(fault: Fault, seed: number, gauges = true): FaultResult {
+export function runFault(fault: Fault, seed: number, { much = 1, gauges = true } = {}): FaultResult {
   const run = new Run(fault.fleet, seed, { kvTokens: fault.kvTokens, gauges })
   const at = WARM_MS + (HEALTHY_MINUTES + 1) * MINUTE_MS
   run.world.run(at)
   const early = run.findings.filter(({ finding }) => finding !== undefined).length
   const before = run.findings.length
-  fault.inject(run)
-  const since = (): (typeof run.findings)[number] | undefined =>
-    run.findings.slice(before).find(({ finding }) => finding !== undefined)
+  fault.inject(run, much)
+  const since = () => run.findings.slice(before).find(({ finding }) => finding !== undefined)
   run.world.run(at + FAULT_MS, () => since() !== undefined)
   const found = since()
   return { cause: fault.cause, seed, early, first: found?.finding, afterMs: found && found.at - at }
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [only, seeds = '1'] = process.argv.slice(2)
-  for (const fault of FAULTS) {
-    if (only !== undefined && only !== 'all' && fault.cause !== only) continue
-    for (let seed = 1; seed <= Number(seeds); seed++) {
-      const from = performance.now()
-      const r = runFault(fault, seed)
-      console.log(
-        fault.cause,
-        seed,
-        'early',
-        r.early,
-        '->',
-        r.first?.clause,
-        r.first?.cause,
-        r.first?.confidence.toFixed(2),
-        'after',
-        r.afterMs,
-        ((performance.now() - from) / 1000).toFixed(1) + ' s',
-      )
-      if (process.argv[4]) console.log(r.first?.sentence, JSON.stringify(r.first?.evidence))
+export interface CleanResult {
+  readonly what: string
+  readonly seed: number
+  readonly looks: number
+  readonly alarms: number
+  /** What was found, if anything. */
+  readonly causes: readonly Cause[]
+  /** Share that met the worse of the clauses, in the worst minute. */
+  readonly worst: number
+}
+
+interface Clean {
+  readonly what: string
+  readonly fleet: Fleet
+  readonly start: (run: Run) => void
+}
+
+/** Of a day here an hour is two minutes. */
+const HOUR_MS: Ms = 120_000
+
+/** Loads at which the promise is kept; the day also has a rate that wanders from minute to minute. */
+export const CLEAN: readonly Clean[] = [
+  ...([0.3, 0.6, 1, 1.25] as const).flatMap(load =>
+    (['small chunks', 'large chunks'] as const).map(fleet => ({
+      what: `steady, ${Math.round(CHATS.perSecond * load)} requests/s, ${fleet}`,
+      fleet,
+      start: (run: Run) => run.chats({ perSecond: CHATS.perSecond * load }),
+    })),
+  ),
+  ...(['small chunks', 'large chunks'] as const).map(fleet => ({
+    what: `daily swing from 5 to 25 requests/s with some agents, ${fleet}`,
+    fleet,
+    start: (run: Run): void => {
+      run.hourMs = HOUR_MS
+      run.chats({ perSecond: CHATS.perSecond * 0.75 })
+      run.add({
+        ...CHATS,
+        cls: AGENT,
+        perSecond: 0.5,
+        input: { median: 3000, sigma: 0.6, min: 500, max: 8000 },
+      })
+      const minutes = seededRng(run.seed + 7)
+      let [minute, wander] = [-1, 1]
+      run.swing = now => {
+        if (Math.floor(now / MINUTE_MS) !== minute) {
+          minute = Math.floor(now / MINUTE_MS)
+          wander = 0.9 + 0.2 * minutes.next()
+        }
+        return wander * (1 - 0.6 * Math.cos((2 * Math.PI * now) / (24 * HOUR_MS)))
+      }
+    },
+  })),
+]
+
+/** A day, or half an hour at one load. */
+export function runClean(
+  clean: Clean,
+  seed: number,
+  ms = clean.what.startsWith('daily') ? 24 * HOUR_MS : 1_800_000,
+) {
+  const run = new Run(clean.fleet, seed)
+  clean.start(run)
+  run.world.run(ms)
+  const alarms = run.findings.flatMap(({ finding }) => finding ?? [])
+  return {
+    what: clean.what,
+    seed,
+    looks: run.findings.length,
+    alarms: alarms.length,
+    causes: [...new Set(alarms.map(({ cause }) => cause))],
+    worst: run.worst,
+  } satisfies CleanResult
+}
+
+/** One row a fault, one column a label. */
+function matrix(results: readonly FaultResult[]): string[] {
+  const labels = [...FAULTS.map(({ cause }) => cause), 'unexplained'] as const
+  const seen = labels.filter(label => results.some(({ first }) => first?.cause === label))
+  const rows = FAULTS.map(({ cause }) => {
+    const own = results.filter(one => one.cause === cause)
+    const count = (label: Cause | undefined): string => {
+      const n = own.filter(({ first }) => first?.cause === label).length
+      return n === 0 ? '' : String(n)
     }
+    const times = own.flatMap(({ afterMs }) => afterMs ?? []).sort((a, b) => a - b)
+    const median = times[Math.floor((times.length - 1) / 2)]
+    const clauses = [...new Set(own.flatMap(({ first }) => first?.clause ?? []))].join(', ')
+    const seconds = median === undefined ? '' : `${median / 1000} s`
+    return `| ${[cause, ...seen.map(count), count(undefined), clauses, seconds].join(' | ')} |`
+  })
+  return [
+    `| fault \\ first label | ${[...seen, 'none', 'clause', 'after (median)'].join(' | ')} |`,
+    `|---|${'---|'.repeat(seen.length + 3)}`,
+    ...rows,
+  ]
+}
+
+function rightShare(results: readonly FaultResult[]): { text: string; share: number } {
+  const right = results.filter(({ cause, first }) => first?.cause === cause).length
+  const none = results.filter(({ first }) => first === undefined).length
+  const share = right / results.length
+  return {
+    share,
+    text: `${right} of ${results.length} right (${(100 * share).toFixed(1)} %), ${results.length - right - none} wrong, ${none} without a label`,
   }
 }
+
+/** Mean CPU of one mark, in ns, and of one look at a pool of 64 replicas with 2,048 open streams, in ms. */
+function costs(): { markNs: number; lookMs: number } {
+  const collector = new PoolCollector(0)
+  const streams = Array.from({ length: 2048 }, (_, i) => {
+    const one = collector.arrived(1000, { ttftMs: TTFT_MS, tpotMs: TPOT_MS }, 0, 0)
+    collector.dispatched(one, i % 64, 0)
+    collector.firstToken(one, 100)
+    return one
+  })
+  let now = 100
+  const play = (steps: number): number => {
+    const from = performance.now()
+    for (let step = 0; step < steps; step++) {
+      now += 20
+      for (const one of streams) collector.mark(one, now, 1)
+    }
+    return ((performance.now() - from) * 1e6) / (steps * streams.length)
+  }
+  play(200)
+  const markNs = play(1000)
+  const from = performance.now()
+  for (let look = 0; look < 50; look++) collector.look(now)
+  return { markNs, lookMs: (performance.now() - from) / 50 }
+}
+
+/** `bench/diagnosis.ts [seeds] [from]`; with `--write` the tables go to results/ as well. Exits 1 when a goal is missed. */
+function main(args: readonly string[]): void {
+  const [seeds = 10, from = 101] = args.filter(arg => !arg.startsWith('--')).map(Number)
+  const list = Array.from({ length: seeds }, (_, i) => from + i)
+  const faults = (options?: { much?: number; gauges?: boolean }): FaultResult[] =>
+    FAULTS.flatMap(fault => list.map(seed => runFault(fault, seed, options)))
+  const full = faults()
+  const blind = faults({ gauges: false })
+  const mild = faults({ much: 0.7 })
+  const clean = CLEAN.flatMap(one => list.map(seed => runClean(one, seed)))
+  const looks = clean.reduce((sum, one) => sum + one.looks, 0)
+  const alarms = clean.reduce((sum, one) => sum + one.alarms, 0)
+  const early = full.filter(one => one.early > 0).length
+  const days = clean.filter(one => one.alarms > 0).length
+  const { markNs, lookMs } = costs()
+  const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim()
+  const cleanRows = CLEAN.map(({ what }) => {
+    const own = clean.filter(one => one.what === what)
+    const sum = (value: (one: CleanResult) => number): number => own.reduce((all, one) => all + value(one), 0)
+    const causes = [...new Set(own.flatMap(one => one.causes))].join(', ')
+    const worst = Math.min(...own.map(one => one.worst))
+    return `| ${what} | ${(100 * worst).toFixed(1)} % | ${sum(one => one.looks)} | ${sum(one => one.alarms)} | ${sum(one => Number(one.alarms > 0))} of ${own.length} | ${causes} |`
+  })
+  const text = [
+    '# Diagnosis: the right cause, first',
+    '',
+    `Fleet: ${REPLICAS} simulated engines (\`qwen3-32b\`, chunks of 512 or 8,192 tokens, 2 % jitter) behind \`createPolicy\`, in`,
+    `virtual time. Traffic: Poisson, 17 to 23 chats/s by seed, prompts p50 1,500 tokens, answers p50 130, 60 % of each`,
+    `prompt shared; 1 % of the clients are slow. SLO: p90 TTFT ${TTFT_MS} ms, p90 TPOT ${TPOT_MS} ms. After ${HEALTHY_MINUTES + 2} healthy minutes the fault`,
+    `comes and stays; every 10 s the last minute is looked at, and the first label that two looks agree on counts.`,
+    `Seeds ${list[0]} to ${list.at(-1)}; thresholds were set on others.`,
+    '',
+    '| fault | fleet | what is done |',
+    '|---|---|---|',
+    ...FAULTS.map(({ cause, fleet, what }) => `| ${cause} | ${fleet} | ${what} |`),
+    '',
+    `## With engine gauges: ${rightShare(full).text}`,
+    '',
+    ...matrix(full),
+    '',
+    `## Without engine gauges: ${rightShare(blind).text}`,
+    '',
+    ...matrix(blind),
+    '',
+    `## Milder: 70 % of each change, with gauges: ${rightShare(mild).text}`,
+    '',
+    'A change that moves no clause for certain gets no label, and should not.',
+    '',
+    ...matrix(mild),
+    '',
+    `## Clean: ${alarms} of ${looks} looks with a label (${((100 * alarms) / looks).toFixed(2)} %), in ${days} of ${clean.length} runs`,
+    '',
+    `Half an hour at one load, or a day whose hours are two minutes. Before the faults above: ${early} of ${full.length} runs had a label.`,
+    '',
+    '| load | least attainment of a minute | looks | with a label | runs with one | labels |',
+    '|---|---|---|---|---|---|',
+    ...cleanRows,
+    '',
+    `Cost: ${markNs.toFixed(0)} ns of CPU a mark; ${lookMs.toFixed(1)} ms a look at a pool of 64 replicas with 2,048 open streams.`,
+    '',
+    `Command: \`node --import @tapjs/typescript/import bench/diagnosis.ts ${seeds} ${from} --write\`; after commit ${commit};`,
+    `Node ${process.version}, ${cpus()[0]?.model ?? 'unknown CPU'}.`,
+    '',
+  ].join('\n')
+  process.stdout.write(text)
+  if (args.includes('--write')) writeFileSync(new URL('./results/diagnosis.md', import.meta.url), text)
+  if (rightShare(full).share < 0.95 || alarms / looks > 0.02) process.exitCode = 1
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) main(process.argv.slice(2))

@@ -3,7 +3,14 @@ import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { Baseline } from './baseline.js'
 import { CAUSES, type Cause } from './causes.js'
-import { type Counts, type PoolWindow, prefillLine, type StepLine, stepLine } from './pool-window.js'
+import {
+  type Counts,
+  type Look,
+  type PoolWindow,
+  prefillLine,
+  type StepLine,
+  stepLine,
+} from './pool-window.js'
 import { wilson } from './wilson.js'
 
 /** `none`: Weir's clauses hold, but what clients see does not. */
@@ -35,22 +42,24 @@ const Z = 3
 /** A replica of which fewer quiet tokens came has no pace to tell. */
 const PACE_TOKENS = 100
 /** Ratios to the usual from which something is another state of things. */
+/** Stalls a request from which memory is short, where the engine does not tell. */
+const STALLS = 0.02
 const SICK = 1.5
 const SLOWER = 1.2
 const MORE_DEMAND = 1.25
 const MORE_STREAMS = 1.6
+const PILING = 0.8
 const LONGER_PROMPTS = 1.5
 const MORE_SLOW_CLIENTS = 0.05
 
 /**
- * @param now   the last minute
  * @param base  what is usual; learned while nothing was wrong
  * @returns undefined while no clause moved, or too little is known
  */
-export function diagnose(now: PoolWindow, base: Baseline, options: DiagnosisOptions): Diagnosis | undefined {
-  const clause = movedClause(now, base.usual, options.objective)
-  if (clause === undefined) return slowClients(now, base.usual)
-  const seen = new Comparison(now, base, options)
+export function diagnose(look: Look, base: Baseline, options: DiagnosisOptions): Diagnosis | undefined {
+  const clause = movedClause(look.minute, base.usual, options.objective)
+  if (clause === undefined) return slowClients(look.minute, base.usual)
+  const seen = new Comparison(look.recent, base, options)
   const found = whole(seen, clause) ?? (clause === 'tpot' ? slowPace(seen) : lateFirsts(seen, clause))
   return { clause, ...found }
 }
@@ -93,13 +102,7 @@ function slowClients({ counts: n }: PoolWindow, { counts: u }: PoolWindow): Diag
 
 /** Causes that show in every clause. */
 function whole(seen: Comparison, clause: MovedClause): Found | undefined {
-  return (
-    coldStart(seen) ??
-    sickReplica(seen) ??
-    regression(seen) ??
-    overload(seen, clause) ??
-    (clause === 'ttft' ? undefined : kvThrash(seen))
-  )
+  return coldStart(seen) ?? sickReplica(seen) ?? regression(seen) ?? overload(seen, clause) ?? kvThrash(seen)
 }
 
 function coldStart({ now, coldStartMs }: Comparison): Found | undefined {
@@ -154,7 +157,9 @@ function overload(seen: Comparison, clause: MovedClause): Found | undefined {
   const { demand, streams, options } = seen
   const told = options.demandRatio !== undefined && options.demandRatio > 1
   const more = demand > MORE_DEMAND && clause !== 'tpot'
-  if (!(clause === 'both' && (told || more)) && !(more && streams > MORE_STREAMS)) return undefined
+  // Paces follow late first tokens when streams pile up as much as requests do; short answers only have to be prefilled.
+  const piling = more && streams > Math.max(MORE_STREAMS, PILING * demand)
+  if (!(clause === 'both' && (told || more)) && !piling) return undefined
   // Requests, streams and times rise together: how much of it demand began is what demand itself rose by.
   return found('overload', told ? 1 : Math.log(demand) / Math.log(Math.max(demand, streams)), {
     demand_per_replica_ratio: demand,
@@ -172,13 +177,15 @@ function kvThrash(seen: Comparison): Found | undefined {
   if (n.kvReadings > 0) {
     const perMinute = n.preemptionSpanMs > 0 ? (n.preemptions * 60_000) / n.preemptionSpanMs : 0
     if (!(n.kvFull > 0.1 * n.kvReadings && perMinute > 0)) return undefined
-    return found('kv_thrash', Math.max(share, 0.5), {
+    // Most waits are shorter than a second, and those for memory are no gaps at all: time says more than gaps do.
+    return found('kv_thrash', n.kvFull / n.kvReadings, {
+      kv_full_share_of_time: n.kvFull / n.kvReadings,
       kv_usage: n.kvUsage / n.kvReadings,
       preemptions_per_minute_and_replica: perMinute,
       stalls_per_request: stalls,
     })
   }
-  if (!(stalls > 0.02 && stalls > 3 * usual && share > 0.3)) return undefined
+  if (!(stalls > STALLS && stalls > 3 * usual)) return undefined
   return found('kv_thrash', share, {
     stalls_per_request: stalls,
     usual_stalls_per_request: usual,
@@ -200,11 +207,13 @@ function lateFirsts(seen: Comparison, clause: MovedClause): Found {
   }
   if (seen.prompts < LONGER_PROMPTS) {
     const behind = n.lateBehindLong / n.late
-    const times = ratio(n.behindLong / n.firsts, u.behindLong / u.firsts)
-    if (behind > 0.5 && times > 2) {
+    const [long, usual] = [n.dispatchedLong / n.dispatched, u.dispatchedLong / u.dispatched]
+    // More requests alone bring more long ones, too.
+    if (behind > 0.5 && long > 1.5 * usual) {
       return found('head_of_line', behind, {
         late_behind_long_share: behind,
-        behind_long_ratio: times,
+        long_share: long,
+        usual_long_share: usual,
         behind_long_ms: n.behindLongMs / n.behindLong,
       })
     }
@@ -339,11 +348,6 @@ class Comparison {
     )
     this.rho = 1 - quiet / tokenMs(n)
   }
-
-  /** The line of the upstream's TTFT, for the evidence of those who draw it. */
-  get prefill() {
-    return prefillLine(this.base.all.counts)
-  }
 }
 
 /** Each replica's pace over its own usual one, so that hardware that always was slower is not sick. */
@@ -419,13 +423,8 @@ export class Diagnoser {
     return this.#last === undefined && this.#standing === undefined
   }
 
-  look(
-    now: Ms,
-    window: PoolWindow,
-    base: Baseline | undefined,
-    options: DiagnosisOptions,
-  ): Finding | undefined {
-    const seen = base && diagnose(window, base, options)
+  look(now: Ms, look: Look, base: Baseline | undefined, options: DiagnosisOptions): Finding | undefined {
+    const seen = base && diagnose(look, base, options)
     if (seen !== undefined) this.#since ??= now
     if (seen === undefined && this.#last === undefined) {
       this.#standing = undefined
@@ -435,7 +434,7 @@ export class Diagnoser {
     this.#last = seen
     if (this.#standing === undefined || this.#since === undefined) return undefined
     const { action } = CAUSES[this.#standing.cause]
-    const sentence = this.#sentence(this.#standing, window, now - this.#since)
+    const sentence = this.#sentence(this.#standing, look.minute, now - this.#since)
     return { ...this.#standing, since: this.#since, sentence, action }
   }
 

@@ -2,16 +2,20 @@
 import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type EngineGauges, engineRates } from './engine-gauges.js'
-import { addCounts, COUNTS, type Count, countsBy, type PoolWindow } from './pool-window.js'
+import { addCounts, COUNTS, type Count, countsBy, type Look, type PoolWindow } from './pool-window.js'
 import { binOf, SketchWindow } from './sketch.js'
 import { Windows } from './windows.js'
 
 /** Prompt tokens of a long prompt: it holds up those behind it. Source: algorithms 6.14. */
-export const LONG_TOKENS = 6000
+const LONG_TOKENS = 6000
 /** Of one whose prefill shows in the gaps of streams beside it. */
-export const BIG_TOKENS = 2000
+const BIG_TOKENS = 2000
 /** A gap that no step explains: the engine had dropped the stream's memory, or stood still. */
-export const STALL_MS: Ms = 1000
+const STALL_MS: Ms = 1000
+/** So does one in which the others got so many tokens more than this stream. */
+const PASSED_STEPS = 8
+/** Marks within it came out of one step. */
+const BURST_MS: Ms = 2
 /** A gap of so many times the usual is a spike. */
 const SPIKE = 3
 /** Tokens after which the pace so far says something. */
@@ -19,6 +23,9 @@ const PACE_TOKENS = 32
 /** Spans a row for the line of the quiet step. */
 const ROW_MS: Ms = 250
 const WINDOW_MS: Ms = 60_000
+const RECENT_MS: Ms = 20_000
+/** Judged requests without which less than the whole minute says too little. */
+const RECENT_LEAST = 100
 /** KV usage from which it counts as full. */
 const KV_FULL = 0.9
 const AT = Object.fromEntries(COUNTS.map((name, index) => [name, index])) as Record<Count, number>
@@ -59,6 +66,11 @@ class Flight implements Observed {
   firstAt: Ms | undefined
   lastAt: Ms = 0
   tokens = 0
+  /** Its replica's steps at its last mark. */
+  step = 0
+  /** The last gap counted as a stall: so long. */
+  stallMs: Ms | undefined
+  stallTokens = 0
   /** Prompt tokens in line at its dispatch, its own included. */
   lineTokens = 0
   behindLong = false
@@ -80,6 +92,9 @@ class Side {
   context = 0
   lastFirstAt: Ms = Number.NEGATIVE_INFINITY
   lastBigAt: Ms = Number.NEGATIVE_INFINITY
+  /** Steps seen, and when the tokens of the last one began to come. */
+  steps = 0
+  burstAt: Ms = Number.NEGATIVE_INFINITY
   /** Mean of its quiet steps. */
   usualMs: Ms | undefined
   streamsSince: Ms
@@ -110,7 +125,8 @@ class Side {
  */
 export class PoolCollector {
   readonly #windows: Windows
-  readonly #prompts: SketchWindow
+  readonly #prompts = new SketchWindow(WINDOW_MS, 0)
+  readonly #recentPrompts = new SketchWindow(RECENT_MS, 0)
   readonly #sides = new Map<ReplicaId, Side>()
   readonly #open = new Set<Flight>()
   readonly #offset: Ms
@@ -119,7 +135,6 @@ export class PoolCollector {
     // Windows count from 0.
     this.#offset = -now
     this.#windows = new Windows(POOL_SERIES, [{ sliceMs: 1000, spanMs: WINDOW_MS }], 0)
-    this.#prompts = new SketchWindow(WINDOW_MS, 0)
   }
 
   /**
@@ -134,7 +149,10 @@ export class PoolCollector {
   arrived(promptTokens: number, bounds: Bounds | undefined, bodyAt: Ms, now: Ms): Observed {
     this.#advance(now)
     this.#windows.add(ARRIVALS)
-    if (bounds !== undefined) this.#prompts.add(binOf(promptTokens), now + this.#offset)
+    if (bounds !== undefined) {
+      this.#prompts.add(binOf(promptTokens), now + this.#offset)
+      this.#recentPrompts.add(binOf(promptTokens), now + this.#offset)
+    }
     const flight = new Flight(promptTokens, bounds, bodyAt)
     this.#open.add(flight)
     return flight
@@ -151,6 +169,7 @@ export class PoolCollector {
     this.#line(side, flight, 1)
     this.#add(side, 'dispatched')
     this.#add(side, 'dispatchedTokens', flight.promptTokens)
+    if (flight.promptTokens > LONG_TOKENS) this.#add(side, 'dispatchedLong')
   }
 
   /** The attempt on its replica failed before its first token; it may be dispatched again. */
@@ -175,16 +194,9 @@ export class PoolCollector {
     flight.firstAt = now
     flight.lastAt = now
     flight.tokens = tokens
+    flight.step = stepOf(side, now)
     if (flight.bounds === undefined) return
-    const upstream = now - flight.dispatchedAt
-    const late = now - flight.bodyAt > flight.bounds.ttftMs
-    this.#first(side, flight, upstream, late)
-    const w = flight.lineTokens / 1000
-    this.#add(side, 'lines')
-    this.#add(side, 'lineT', upstream)
-    this.#add(side, 'lineW', w)
-    this.#add(side, 'lineWW', w * w)
-    this.#add(side, 'lineWT', w * upstream)
+    this.#first(side, flight, now - flight.dispatchedAt, now - flight.bodyAt > flight.bounds.ttftMs)
   }
 
   /** A further output event. @param tokens  in it, as estimated, above 0 */
@@ -197,12 +209,27 @@ export class PoolCollector {
     flight.lastAt = now
     flight.tokens += tokens
     side.context += tokens
+    const step = stepOf(side, now)
+    const passed = step - flight.step - 1
+    flight.step = step
     if (flight.throttled) return
     this.#advance(now)
-    if (gap >= STALL_MS) {
+    const { stallMs } = flight
+    if (stallMs !== undefined) {
+      flight.stallMs = undefined
+      // What then comes at once was held up on its way: the engine had not passed it over.
+      if (gap < BURST_MS) {
+        this.#add(side, 'stalls', -1)
+        this.#add(side, 'stallTokens', -flight.stallTokens)
+        this.#add(side, 'stallMs', -stallMs)
+      }
+    }
+    if (gap >= STALL_MS || passed >= PASSED_STEPS * tokens) {
       this.#add(side, 'stalls')
       this.#add(side, 'stallTokens', tokens)
       this.#add(side, 'stallMs', gap)
+      flight.stallMs = gap
+      flight.stallTokens = tokens
       return
     }
     const quiet = side.waiting === 0 && side.lastFirstAt <= from
@@ -286,8 +313,15 @@ export class PoolCollector {
     side.gaugesAt = now
   }
 
-  /** The last minute. */
-  window(now: Ms): PoolWindow {
+  /** The last minute, and the end of it: a third, if that is enough to tell a cause by. */
+  look(now: Ms): Look {
+    const minute = this.#window(now, WINDOW_MS)
+    const recent = this.#window(now, RECENT_MS)
+    const enough = recent.counts.firsts >= RECENT_LEAST && recent.counts.paced >= RECENT_LEAST
+    return { minute, recent: enough ? recent : minute }
+  }
+
+  #window(now: Ms, windowMs: Ms): PoolWindow {
     this.#advance(now)
     const extras = new Map<Side, Float64Array>()
     for (const side of this.#sides.values()) {
@@ -301,15 +335,15 @@ export class PoolCollector {
       if (extra !== undefined) this.#running(flight, extra, now)
       else if (flight.bounds !== undefined && now - flight.bodyAt > flight.bounds.ttftMs) lateInQueue++
     }
-    const sum = (series: number): number => this.#windows.sum(series, WINDOW_MS)
+    const sum = (series: number): number => this.#windows.sum(series, windowMs)
     const read = [...extras].map(([side, extra]) => ({
       replica: side.id,
       ageMs: now - side.upSince,
       counts: countsBy((_, index) => sum(side.series + index) + (extra[index] ?? 0)),
     }))
-    const prompts = this.#prompts.sum(now + this.#offset)
+    const prompts = (windowMs === WINDOW_MS ? this.#prompts : this.#recentPrompts).sum(now + this.#offset)
     return {
-      spanMs: Math.min(this.#windows.spanMs(WINDOW_MS), now + this.#offset),
+      spanMs: Math.min(this.#windows.spanMs(windowMs), now + this.#offset),
       arrivals: sum(ARRIVALS),
       shed: sum(SHED),
       replicasInUse: read.filter(({ counts }) => counts.dispatched > 0).length,
@@ -416,4 +450,13 @@ export class PoolCollector {
   #advance(now: Ms): void {
     this.#windows.advance(now + this.#offset)
   }
+}
+
+/** Steps of the replica until now. */
+function stepOf(side: Side, now: Ms): number {
+  if (now - side.burstAt > BURST_MS) {
+    side.steps++
+    side.burstAt = now
+  }
+  return side.steps
 }

@@ -10,6 +10,7 @@ export const COUNTS = [
   // Requests sent to it, and their prompt tokens; all classes.
   'dispatched',
   'dispatchedTokens',
+  'dispatchedLong',
   // Judged first tokens, those later than their bound, and of these the sums of prompt tokens, of prompt tokens that
   // were to be computed before and with them, and of times.
   'firsts',
@@ -25,7 +26,8 @@ export const COUNTS = [
   // Judged paces: ended streams, and streams that run.
   'paced',
   'slow',
-  // Output tokens by what their gap fell together with: nothing, prefill, or a wait of over a second.
+  // Output tokens by what their gap fell together with: nothing, prefill; or stalls: over a second, or while the
+  // replica's other streams went on for many steps.
   'quietTokens',
   'quietMs',
   'mixedTokens',
@@ -66,12 +68,6 @@ export const COUNTS = [
   'rowXX',
   'rowDS',
   'rowXS',
-  // And for the line of the upstream's TTFT over `lineTokens` (in 1,000).
-  'lines',
-  'lineT',
-  'lineW',
-  'lineWW',
-  'lineWT',
 ] as const
 export type Count = (typeof COUNTS)[number]
 export type Counts = Readonly<Record<Count, number>>
@@ -97,6 +93,14 @@ export interface PoolWindow {
   readonly lateInQueue: number
   readonly counts: Counts
   readonly replicas: readonly ReplicaWindow[]
+}
+
+/** What a diagnosis looks at. */
+export interface Look {
+  /** Tells whether a clause moved. */
+  readonly minute: PoolWindow
+  /** The end of it, which a fault that has just begun fills sooner: tells the cause. */
+  readonly recent: PoolWindow
 }
 
 export function addCounts(all: readonly Counts[]): Counts {
@@ -156,14 +160,4 @@ export function stepLine(c: Counts): StepLine | undefined {
     perContextMs = Math.max(0, (c.rowXS - floorMs * c.rowX - perStreamMs * c.rowDX) / (c.rowXX + pull))
   }
   return { floorMs, perStreamMs, perContextMs }
-}
-
-/** The upstream's TTFT over the prompt tokens in line: ms, and ms per 1,000 tokens. */
-export function prefillLine(c: Counts): { readonly floorMs: Ms; readonly perTokensMs: Ms } | undefined {
-  if (c.lines < LINE_ROWS) return undefined
-  const [w, t] = [c.lineW / c.lines, c.lineT / c.lines]
-  const spread = c.lineWW / c.lines - w * w
-  if (!(spread > 0)) return undefined
-  const perTokensMs = Math.max(0, (c.lineWT / c.lines - w * t) / spread)
-  return { floorMs: Math.max(0, t - perTokensMs * w), perTokensMs }
 }
