@@ -3,14 +3,7 @@ import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { Baseline } from './baseline.js'
 import { CAUSES, type Cause } from './causes.js'
-import {
-  type Counts,
-  type Look,
-  type PoolWindow,
-  prefillLine,
-  type StepLine,
-  stepLine,
-} from './pool-window.js'
+import { type Counts, type Look, type PoolWindow, type StepLine, stepLine } from './pool-window.js'
 import { wilson } from './wilson.js'
 
 /** `none`: Weir's clauses hold, but what clients see does not. */
