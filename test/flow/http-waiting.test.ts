@@ -120,6 +120,6 @@ t.test('total is off unless it is set, and then ends what is still running, by i
   t.equal(lastError(answer).code, 'weir_total_timeout')
   t.match(lastError(answer).message, 'within 300 s (timeouts.total)')
   const tokens = answer.text.match(/"content":"\d+ "/g)?.length ?? 0
-  t.ok(tokens > 8 && tokens <= 16, `${tokens} tokens`)
+  t.ok(tokens > 4 && tokens < 40, `${tokens} tokens of the 60`)
   await weir.until('the upstream is let go', () => upstream.running === 0)
 })

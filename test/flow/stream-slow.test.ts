@@ -90,7 +90,7 @@ t.test('who does not read the end of its answer is let go too', async t => {
   // Resolves when the last answer is out or its connection is closed.
   await weir.weir.drain(10_000)
   const ms = performance.now() - start
-  t.ok(ms > 400 && ms < 5000, `let go ${ms.toFixed(0)} ms after Weir had written the end`)
+  t.ok(ms < 5000, `let go ${ms.toFixed(0)} ms after Weir had written the end`)
   t.notOk(socket.destroyed, 'by Weir')
   await weir.atRest()
 })
