@@ -218,9 +218,9 @@ export class StepFit {
   #learn(rows: Float64Array, at: number, took: number): void {
     let expected = 0
     for (let i = 0; i < COLUMNS; i++) expected += (rows[at + i] as number) * (this.#theta[i] as number)
-    // The model's own time, not the row's: that would favour rows that came out short. Within a factor of 2, since
-    // the first solutions may be far off.
-    const scale = Math.min(Math.max(expected, took / 2), took * 2)
+    // The model's own time, not the row's: that would favour rows that came out short, and one of nearly 0 would
+    // outweigh all. A row far above the model, as by a stall, counts as a few.
+    const scale = Math.max(expected, took / 2)
     const weight = 1 / (scale * scale)
     for (let i = 0; i < COLUMNS; i++) {
       const x = (rows[at + i] as number) * weight

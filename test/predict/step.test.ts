@@ -141,6 +141,17 @@ t.test('a kind that gets slower is learned anew, in an hour wholly', async t => 
   t.ok(worst(fit.cost, slower) < 0.04, `${worst(fit.cost, slower)}`)
 })
 
+t.test('rows that are plainly wrong, of nearly no time or of a stall, hardly move it', async t => {
+  for (const wrong of [0.1, 20_000]) {
+    const fit = new StepFit()
+    const at = feed(fit, 3000, 7)
+    const [row] = rowOf({ streams: 20, context: 40_000, prefill: 1000, net: true }, truth)
+    for (let i = 0; i < 5; i++) fit.add(row, wrong, 0, at + i)
+    feed(fit, 300, 8, truth, 0, at + 50)
+    t.ok(worst(fit.cost, truth) < 0.06, `${wrong} ms: ${worst(fit.cost, truth)}`)
+  }
+})
+
 t.test('one slow replica is told from the others, and does not spoil their model', async t => {
   const fit = new StepFit()
   const slow: StepCost = {
