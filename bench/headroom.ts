@@ -239,7 +239,7 @@ a router knows from the engine's metrics or not at all.
 `
   writeFileSync(
     fileURLToPath(new URL('results/headroom.md', import.meta.url)),
-    `${head}${lines.join('\n')}\n`,
+    `${head}${lines.join('\n')}\n${WHY}`,
   )
 }
 if (micros > 0.2 || missed.some(one => one.startsWith('TTFT') || one.includes('memory told')))
