@@ -27,7 +27,8 @@ no better step model brings the 5 % of M13; short answers (code: 13 tokens) meet
 the engine's memory long before their pace breaks; a model that was not told its size (\`kvTokens\`) cannot know, and told
 it, it is still 6 to 10 % too high, for it has no preemption. The worked example and Mooncake spread by seed since 4,000 to 7,000 requests
 place their 90th percentile no better; the column beside it, a sweep on the very requests, shows the model without that.
-With agents' prompts up to 65,536 tokens in four sessions at random (an earlier run, not repeated) the knee was 5 to 11 % low.
+With agents' prompts up to 65,536 tokens in four sessions at random (an earlier run, not repeated) the knee was up to 11 % low,
+and up to 17 % with the memory told, for the model has each call hold its whole context and shares no prefix in memory.
 `
 
 const write = process.argv.includes('--write')
