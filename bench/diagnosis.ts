@@ -23,8 +23,12 @@ import { type Ms, type Rng, seededRng } from '../src/time.js'
 const REPLICAS = 3
 const CHAT = 0
 const AGENT = 1
-const TTFT_MS: Ms = 500
-const TPOT_MS: Ms = 40
+/** What engines are asked to do: bounds, and so many times the rates below. */
+const ENGINES = {
+  'qwen3-32b': { ttftMs: 500, tpotMs: 40, rate: 1 },
+  'llama3-8b': { ttftMs: 250, tpotMs: 20, rate: 2.2 },
+} as const
+type EngineName = keyof typeof ENGINES
 const LOOK_MS: Ms = 10_000
 const WARM_MS: Ms = 60_000
 const MINUTE_MS: Ms = 60_000
@@ -189,6 +193,12 @@ const SLOW_BUFFER = 16
 const SLOW_READ = 8
 const SLOW_TOKEN_MS: Ms = 83
 
+interface RunOptions {
+  readonly engine?: EngineName
+  readonly kvTokens?: number | undefined
+  readonly gauges?: boolean
+}
+
 /** One pool, its traffic, and whoever watches it. */
 export class Run {
   readonly world = new World()
@@ -215,13 +225,17 @@ export class Run {
   readonly #gauges: boolean
   readonly seed: number
 
-  constructor(fleet: Fleet, seed: number, options: { kvTokens?: number | undefined; gauges?: boolean } = {}) {
+  readonly #asked: (typeof ENGINES)[EngineName]
+
+  constructor(fleet: Fleet, seed: number, options: RunOptions = {}) {
+    const { engine = 'qwen3-32b' } = options
     this.seed = seed
+    this.#asked = ENGINES[engine]
     this.#rng = seededRng(seed)
     this.#gauges = options.gauges ?? true
-    this.#policy = createPolicy(spec(256), seededRng(seed + 1000))
+    this.#policy = createPolicy(spec(256, this.#asked), seededRng(seed + 1000))
     for (let replica = 0; replica < REPLICAS; replica++) {
-      const named = profileNamed('qwen3-32b')
+      const named = profileNamed(engine)
       const profile: Profile = {
         ...named,
         cost: { ...named.cost },
@@ -263,7 +277,7 @@ export class Run {
   }
 
   limit(maxInFlight: number): void {
-    this.#decided(this.#policy.reconfigure(spec(maxInFlight), this.world.now()))
+    this.#decided(this.#policy.reconfigure(spec(maxInFlight, this.#asked), this.world.now()))
   }
 
   /** New processes with empty caches, in which each request takes so much longer for a while. */
@@ -284,7 +298,7 @@ export class Run {
   }
 
   #next(traffic: Traffic): void {
-    const rate = (traffic.perSecond * this.swing(this.world.now())) / 1000
+    const rate = (traffic.perSecond * this.#asked.rate * this.swing(this.world.now())) / 1000
     const gap = -Math.log(1 - this.#rng.next()) / rate
     this.world.at(this.world.now() + gap, () => {
       this.#arrive(traffic)
@@ -302,7 +316,7 @@ export class Run {
     // Weir counts bytes, not tokens.
     const estimate = Math.max(1, Math.round(promptTokens * (0.9 + 0.2 * rng.next())))
     const { ticket, decisions } = this.#policy.arrive(facts(traffic, estimate, now), now)
-    const bounds = traffic.cls === CHAT ? { ttftMs: TTFT_MS, tpotMs: TPOT_MS } : undefined
+    const bounds = traffic.cls === CHAT ? this.#asked : undefined
     const request = {
       ticket,
       observed: this.#collector.arrived(estimate, bounds, now, now),
@@ -456,8 +470,8 @@ export class Run {
   }
 }
 
-function spec(maxInFlight: number): PolicySpec {
-  const stream: Clauses = { kind: 'stream', ttftMs: TTFT_MS, tpotMs: TPOT_MS }
+function spec(maxInFlight: number, { ttftMs, tpotMs }: { ttftMs: Ms; tpotMs: Ms }): PolicySpec {
+  const stream: Clauses = { kind: 'stream', ttftMs, tpotMs }
   const deadline: Clauses = { kind: 'deadline', deadlineMs: 60_000, minTokensPerSecond: 0 }
   const cls = (id: number, name: string, clauses: Clauses): TrafficClass => {
     const slo = { percentile: 90, mode: 'joint', windowMs: 604_800_000, clauses } as const
@@ -530,9 +544,19 @@ export interface FaultResult {
   readonly afterMs: Ms | undefined
 }
 
+interface FaultOptions {
+  readonly much?: number
+  readonly gauges?: boolean
+  readonly engine?: EngineName
+}
+
 /** Healthy minutes, then the fault, until something is found. */
-export function runFault(fault: Fault, seed: number, { much = 1, gauges = true } = {}): FaultResult {
-  const run = new Run(fault.fleet, seed, { kvTokens: fault.kvTokens, gauges })
+export function runFault(
+  fault: Fault,
+  seed: number,
+  { much = 1, ...options }: FaultOptions = {},
+): FaultResult {
+  const run = new Run(fault.fleet, seed, { ...options, kvTokens: fault.kvTokens })
   const at = WARM_MS + (HEALTHY_MINUTES + 1) * MINUTE_MS
   run.world.run(at)
   const early = run.findings.filter(({ finding }) => finding !== undefined).length
@@ -655,7 +679,7 @@ function rightShare(results: readonly FaultResult[]): { text: string; share: num
 function costs(): { markNs: number; lookMs: number } {
   const collector = new PoolCollector(0)
   const streams = Array.from({ length: 2048 }, (_, i) => {
-    const one = collector.arrived(1000, { ttftMs: TTFT_MS, tpotMs: TPOT_MS }, 0, 0)
+    const one = collector.arrived(1000, ENGINES['qwen3-32b'], 0, 0)
     collector.dispatched(one, i % 64, 0)
     collector.firstToken(one, 100)
     return one
@@ -680,11 +704,12 @@ function costs(): { markNs: number; lookMs: number } {
 function main(args: readonly string[]): void {
   const [seeds = 10, from = 101] = args.filter(arg => !arg.startsWith('--')).map(Number)
   const list = Array.from({ length: seeds }, (_, i) => from + i)
-  const faults = (options?: { much?: number; gauges?: boolean }): FaultResult[] =>
+  const faults = (options?: FaultOptions): FaultResult[] =>
     FAULTS.flatMap(fault => list.map(seed => runFault(fault, seed, options)))
   const full = faults()
   const blind = faults({ gauges: false })
   const mild = faults({ much: 0.7 })
+  const other = faults({ engine: 'llama3-8b' })
   const clean = CLEAN.flatMap(one => list.map(seed => runClean(one, seed)))
   const looks = clean.reduce((sum, one) => sum + one.looks, 0)
   const alarms = clean.reduce((sum, one) => sum + one.alarms, 0)
@@ -704,7 +729,7 @@ function main(args: readonly string[]): void {
     '',
     `Fleet: ${REPLICAS} simulated engines (\`qwen3-32b\`, chunks of 512 or 8,192 tokens, 2 % jitter) behind \`createPolicy\`, in`,
     `virtual time. Traffic: Poisson, 17 to 23 chats/s by seed, prompts p50 1,500 tokens, answers p50 130, 60 % of each`,
-    `prompt shared; 1 % of the clients are slow. SLO: p90 TTFT ${TTFT_MS} ms, p90 TPOT ${TPOT_MS} ms. After ${HEALTHY_MINUTES + 2} healthy minutes the fault`,
+    `prompt shared; 1 % of the clients are slow. SLO: p90 TTFT 500 ms, p90 TPOT 40 ms. After ${HEALTHY_MINUTES + 2} healthy minutes the fault`,
     `comes and stays; every 10 s the last minute is looked at, and the first label that two looks agree on counts.`,
     `Seeds ${list[0]} to ${list.at(-1)}; thresholds were set on others.`,
     '',
@@ -725,6 +750,10 @@ function main(args: readonly string[]): void {
     'A change that moves no clause for certain gets no label, and should not.',
     '',
     ...matrix(mild),
+    '',
+    `## Another engine, llama3-8b, at 2.2 times the rates, p90 TTFT 250 ms and TPOT 20 ms: ${rightShare(other).text}`,
+    '',
+    ...matrix(other),
     '',
     `## Clean: ${alarms} of ${looks} looks with a label (${((100 * alarms) / looks).toFixed(2)} %), in ${days} of ${clean.length} runs`,
     '',
