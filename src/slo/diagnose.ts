@@ -1,9 +1,8 @@
 /** Which clause of a pool moved, and why: the last minute held against what is usual. */
-import type { ReplicaId } from '../request.js'
-import type { Ms } from '../time.js'
 import type { Baseline } from './baseline.js'
-import { CAUSES, type Cause } from './causes.js'
-import { type Counts, type Look, type PoolWindow, type StepLine, stepLine } from './pool-window.js'
+import type { Cause } from './causes.js'
+import { Comparison, type DiagnosisOptions, ratio } from './comparison.js'
+import type { Counts, Look, PoolWindow } from './pool-window.js'
 import { wilson } from './wilson.js'
 
 /** `none`: Weir's clauses hold, but what clients see does not. */
@@ -18,31 +17,21 @@ export interface Diagnosis {
   readonly evidence: Readonly<Record<string, number>>
 }
 
-export interface DiagnosisOptions {
-  /** Share of requests that have to meet each clause, 0 to 1. */
-  readonly objective: number
-  /** Younger replicas are cold. Source: algorithms 5, the default of T_cold. */
-  readonly coldStartMs?: Ms
-  /** Offered work over what the pool can serve within its SLO, where that is known. */
-  readonly demandRatio?: number | undefined
-}
-
-const COLD_START_MS: Ms = 180_000
 /** Judged requests below which nothing is said. */
 const LEAST = 100
 /** The window is looked at again and again: 3 sigma, not 2, so that chance alone moves no clause. */
 const Z = 3
-/** A replica of which fewer quiet tokens came has no pace to tell. */
-const PACE_TOKENS = 100
-/** Ratios to the usual from which something is another state of things. */
 /** Stalls a request from which memory is short, where the engine does not tell. */
 const STALLS = 0.02
+/** Ratios to the usual from which something is another state of things. */
 const SICK = 1.5
 const SLOWER = 1.2
 const MORE_DEMAND = 1.25
 const MORE_STREAMS = 1.6
-const PILING = 0.8
 const LONGER_PROMPTS = 1.5
+/** Streams rise so much of what requests rise by, or the new ones have hardly any answer. */
+const PILING = 0.8
+/** Share of all clients. */
 const MORE_SLOW_CLIENTS = 0.05
 
 /**
@@ -60,7 +49,9 @@ export function diagnose(look: Look, base: Baseline, options: DiagnosisOptions):
 type Found = Omit<Diagnosis, 'clause'>
 
 function found(cause: Cause, share: number, evidence: Found['evidence']): Found {
-  return { cause, confidence: Math.min(1, Math.max(0, share)), evidence }
+  // A figure that nothing was counted for is left out.
+  const known = Object.entries(evidence).filter(([, value]) => Number.isFinite(value))
+  return { cause, confidence: Math.min(1, Math.max(0, share || 0)), evidence: Object.fromEntries(known) }
 }
 
 /** A clause moved if it is met less often than usual for certain, and is not for certain kept. */
@@ -263,187 +254,4 @@ function slowPace(seen: Comparison): Found {
   return prefillShare > batchShare
     ? found('prefill_interference', prefillShare, evidence)
     : found('batch_pressure', batchShare, evidence)
-}
-
-interface ReplicaPace {
-  readonly replica: ReplicaId
-  readonly counts: Counts
-  /** Time of a quiet step over what it takes at this load when all is well. */
-  readonly ratio: number
-}
-
-/** Now and usual, side by side, in the figures that the causes are told apart by. */
-class Comparison {
-  readonly now: PoolWindow
-  readonly base: Baseline
-  readonly options: DiagnosisOptions
-  readonly coldStartMs: Ms
-  readonly paces: readonly ReplicaPace[]
-  /** Of all replicas together. */
-  readonly pace: number
-  /** Requests to each replica in use. */
-  readonly demand: number
-  /** Streams at once on each replica in use. */
-  readonly streams: number
-  /** Mean time of a token. */
-  readonly tpot: number
-  /** p90 and mean of the prompts. */
-  readonly prompts: number
-  readonly meanPrompt: number
-  readonly hits: number
-  readonly usualHits: number
-  /** Share of prompts that has to be computed. */
-  readonly uncached: number
-  /** Of the excess of TTFT, the time in Weir's queue. */
-  readonly queueShare: number
-  /** Of the excess of a token's time: what more streams and context take, what prefill does, and waits of over 1 s. */
-  readonly batchShare: number
-  readonly prefillShare: number
-  readonly stallShare: number
-  /** Share of the streams' time that prefill takes. */
-  readonly rho: number
-
-  constructor(now: PoolWindow, base: Baseline, options: DiagnosisOptions) {
-    const { usual } = base
-    const [n, u] = [now.counts, usual.counts]
-    this.now = now
-    this.base = base
-    this.options = options
-    this.coldStartMs = options.coldStartMs ?? COLD_START_MS
-    const line = stepLine(base.all.counts)
-    this.paces = line === undefined ? [] : pacesOf(now, base.all, line)
-    this.pace = line === undefined ? 1 : (paceOf(n, line) ?? 1) / (paceOf(base.all.counts, line) ?? 1)
-    const perReplica = ({ spanMs, replicasInUse }: PoolWindow, count: number): number =>
-      count / spanMs / Math.max(1, replicasInUse)
-    this.demand = ratio(perReplica(now, now.arrivals), perReplica(usual, usual.arrivals))
-    this.streams = ratio(perReplica(now, n.streamMs), perReplica(usual, u.streamMs))
-    this.tpot = ratio(tokenMs(n), tokenMs(u))
-    this.prompts = ratio(now.promptP90 ?? 0, usual.promptP90 ?? 0)
-    this.meanPrompt = ratio(n.promptTokens / n.firsts, u.promptTokens / u.firsts)
-    this.hits = n.cacheTold > 0 ? n.cached / n.cacheTold : 0
-    this.usualHits = u.cacheTold > 0 ? u.cached / u.cacheTold : 0
-    this.uncached = n.cacheTold > 0 ? ratio(1 - this.hits, 1 - this.usualHits) : 1
-
-    const queue = n.queueMs / n.firsts - u.queueMs / u.firsts
-    const upstream = n.upstreamMs / n.firsts - u.upstreamMs / u.firsts
-    const waiting = now.lateInQueue > 0 ? now.lateInQueue / (n.late + now.lateInQueue) : 0
-    this.queueShare = Math.max(waiting, share(queue, queue + Math.max(0, upstream)))
-
-    const excess = tokenMs(n) - tokenMs(u)
-    const [quiet, quietUsual] = [quietMs(n), quietMs(u)]
-    const grown = line === undefined ? quiet - quietUsual : lineMs(n, line) - lineMs(u, line)
-    this.batchShare = share(grown, excess)
-    const stalled = stallMs(n) - stallMs(u)
-    this.stallShare = share(stalled, excess)
-    this.prefillShare = share(
-      tokenMs(n) - quiet - stallMs(n) - (tokenMs(u) - quietUsual - stallMs(u)),
-      excess,
-    )
-    this.rho = 1 - quiet / tokenMs(n)
-  }
-}
-
-/** Each replica's pace over its own usual one, so that hardware that always was slower is not sick. */
-function pacesOf(now: PoolWindow, usual: PoolWindow, line: StepLine): ReplicaPace[] {
-  return now.replicas.flatMap(({ replica, counts }) => {
-    const pace = paceOf(counts, line)
-    if (pace === undefined) return []
-    const before = usual.replicas.find(one => one.replica === replica)
-    const own = (before && paceOf(before.counts, line)) ?? 1
-    return [{ replica, counts, ratio: pace / own }]
-  })
-}
-
-function paceOf(c: Counts, line: StepLine): number | undefined {
-  return c.quietTokens < PACE_TOKENS ? undefined : quietMs(c) / lineMs(c, line)
-}
-
-/** What a quiet step takes by the line, at the streams and context there were. */
-function lineMs(c: Counts, line: StepLine): Ms {
-  const [d, x] = [c.quietStreams / c.quietTokens, c.quietContext / c.quietTokens / 1000]
-  return line.floorMs + line.perStreamMs * d + line.perContextMs * x
-}
-
-function quietMs(c: Counts): Ms {
-  return c.quietMs / c.quietTokens
-}
-
-function tokens(c: Counts): number {
-  return c.quietTokens + c.mixedTokens + c.stallTokens
-}
-
-/** Mean time of a token, of all streams. */
-function tokenMs(c: Counts): Ms {
-  return (c.quietMs + c.mixedMs + c.stallMs) / tokens(c)
-}
-
-/** What waits of over a second add to it. */
-function stallMs(c: Counts): Ms {
-  return c.stallMs / tokens(c)
-}
-
-/** 1 where either side is unknown or nothing. */
-function ratio(now: number, usual: number): number {
-  return now > 0 && usual > 0 && now < Infinity && usual < Infinity ? now / usual : 1
-}
-
-function share(part: number, excess: number): number {
-  return part > 0 && excess > 0 ? Math.min(1, part / excess) : 0
-}
-
-/** A diagnosis that stood, in words. */
-export interface Finding extends Diagnosis {
-  /** When its clause was first seen to have moved, on the clock of the windows. */
-  readonly since: Ms
-  readonly sentence: string
-  readonly action: string
-}
-
-/** Follows one pool: a cause counts when two looks in a row agree on it, and is over when two find nothing. */
-export class Diagnoser {
-  readonly #name: string
-  #since: Ms | undefined
-  #last: Diagnosis | undefined
-  #standing: Diagnosis | undefined
-
-  /** @param name  of the pool */
-  constructor(name: string) {
-    this.#name = name
-  }
-
-  /** Nothing is wrong, nor may be about to be: the minute may be learned from. */
-  get well(): boolean {
-    return this.#last === undefined && this.#standing === undefined
-  }
-
-  look(now: Ms, look: Look, base: Baseline | undefined, options: DiagnosisOptions): Finding | undefined {
-    const seen = base && diagnose(look, base, options)
-    if (seen !== undefined) this.#since ??= now
-    if (seen === undefined && this.#last === undefined) {
-      this.#standing = undefined
-      this.#since = undefined
-    }
-    if (seen !== undefined && seen.cause === this.#last?.cause) this.#standing = seen
-    this.#last = seen
-    if (this.#standing === undefined || this.#since === undefined) return undefined
-    const { action } = CAUSES[this.#standing.cause]
-    const sentence = this.#sentence(this.#standing, look.minute, now - this.#since)
-    return { ...this.#standing, since: this.#since, sentence, action }
-  }
-
-  #sentence({ clause, cause, confidence, evidence }: Diagnosis, { counts }: PoolWindow, forMs: Ms): string {
-    const percent = (part: number, all: number): string => `${Math.round((100 * part) / Math.max(1, all))} %`
-    const late = `first tokens are late for ${percent(counts.late, counts.firsts)}`
-    const slow = `tokens come too slowly for ${percent(counts.slow, counts.paced)}`
-    const moved = {
-      ttft: late,
-      tpot: slow,
-      both: `${late}, and ${slow}`,
-      none: 'answers reach some clients slowly',
-    }[clause]
-    const { why, action } = CAUSES[cause]
-    const replica = cause === 'sick_replica' ? ` (replica ${evidence['replica']})` : ''
-    const sure = cause === 'unexplained' ? '' : ` That explains ${percent(confidence, 1)} of the excess.`
-    return `Pool ${this.#name}: ${moved}, since ${Math.round(forMs / 1000)} s ago, because ${why}${replica}.${sure} Do this: ${action}.`
-  }
 }

@@ -2,7 +2,9 @@
 import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import { type EngineGauges, engineRates } from './engine-gauges.js'
+import { type Bounds, Flight, type Observed, type ObservedEnd } from './observed.js'
 import { addCounts, COUNTS, type Count, countsBy, type Look, type PoolWindow } from './pool-window.js'
+import { BURST_MS, Side } from './side.js'
 import { binOf, SketchWindow } from './sketch.js'
 import { Windows } from './windows.js'
 
@@ -14,8 +16,6 @@ const BIG_TOKENS = 2000
 const STALL_MS: Ms = 1000
 /** So does one in which the others got so many tokens more than this stream. */
 const PASSED_STEPS = 8
-/** Marks within it came out of one step. */
-const BURST_MS: Ms = 2
 /** A gap of so many times the usual is a spike. */
 const SPIKE = 3
 /** Tokens after which the pace so far says something. */
@@ -33,91 +33,6 @@ const AT = Object.fromEntries(COUNTS.map((name, index) => [name, index])) as Rec
 const ARRIVALS = 0
 const SHED = 1
 const POOL_SERIES = 2
-
-export interface Bounds {
-  readonly ttftMs: Ms
-  readonly tpotMs: Ms
-}
-
-/** One request; made by `arrived`, to be handed back with each event. */
-export interface Observed {
-  readonly promptTokens: number
-  readonly bounds: Bounds | undefined
-  readonly bodyAt: Ms
-  /** Set it when the relay pauses its upstream for a slow client: its gaps are not the engine's from there on. */
-  throttled: boolean
-}
-
-/** How a request ended, as far as it is known. */
-export interface ObservedEnd {
-  /** Whole: it counts among the answers. */
-  readonly complete: boolean
-  readonly outputTokens?: number | undefined
-  readonly inputTokens?: number | undefined
-  readonly cachedTokens?: number | undefined
-  /** The target's TPOT clause, as judged. */
-  readonly paceMet?: boolean | undefined
-}
-
-class Flight implements Observed {
-  throttled = false
-  side: Side | undefined
-  dispatchedAt: Ms = 0
-  firstAt: Ms | undefined
-  lastAt: Ms = 0
-  tokens = 0
-  /** Its replica's steps at its last mark. */
-  step = 0
-  /** The last gap counted as a stall: so long. */
-  stallMs: Ms | undefined
-  stallTokens = 0
-  /** Prompt tokens in line at its dispatch, its own included. */
-  lineTokens = 0
-  behindLong = false
-
-  constructor(
-    readonly promptTokens: number,
-    readonly bounds: Bounds | undefined,
-    readonly bodyAt: Ms,
-  ) {}
-}
-
-/** One replica's state between events. */
-class Side {
-  waiting = 0
-  waitingTokens = 0
-  waitingLong = 0
-  waitingBig = 0
-  streams = 0
-  context = 0
-  lastFirstAt: Ms = Number.NEGATIVE_INFINITY
-  lastBigAt: Ms = Number.NEGATIVE_INFINITY
-  /** Steps seen, and when the tokens of the last one began to come. */
-  steps = 0
-  burstAt: Ms = Number.NEGATIVE_INFINITY
-  /** Mean of its quiet steps. */
-  usualMs: Ms | undefined
-  streamsSince: Ms
-  // The row under way.
-  rowFrom: Ms
-  rowTokens = 0
-  rowMs = 0
-  rowStreams = 0
-  rowContext = 0
-  gauges: EngineGauges | undefined
-  gaugesAt: Ms = 0
-
-  constructor(
-    readonly id: ReplicaId,
-    /** Of its first series. */
-    readonly series: number,
-    public upSince: Ms,
-    now: Ms,
-  ) {
-    this.streamsSince = now
-    this.rowFrom = now
-  }
-}
 
 /**
  * Fed at rising times with what a router sees of one pool. A mark costs some additions and allocates nothing; a
@@ -194,7 +109,7 @@ export class PoolCollector {
     flight.firstAt = now
     flight.lastAt = now
     flight.tokens = tokens
-    flight.step = stepOf(side, now)
+    flight.step = side.step(now)
     if (flight.bounds === undefined) return
     this.#first(side, flight, now - flight.dispatchedAt, now - flight.bodyAt > flight.bounds.ttftMs)
   }
@@ -209,7 +124,7 @@ export class PoolCollector {
     flight.lastAt = now
     flight.tokens += tokens
     side.context += tokens
-    const step = stepOf(side, now)
+    const step = side.step(now)
     const passed = step - flight.step - 1
     flight.step = step
     if (flight.throttled) return
@@ -450,13 +365,4 @@ export class PoolCollector {
   #advance(now: Ms): void {
     this.#windows.advance(now + this.#offset)
   }
-}
-
-/** Steps of the replica until now. */
-function stepOf(side: Side, now: Ms): number {
-  if (now - side.burstAt > BURST_MS) {
-    side.steps++
-    side.burstAt = now
-  }
-  return side.steps
 }

@@ -3,9 +3,11 @@ import fc from 'fast-check'
 import t from 'tap'
 import { CLEAN, FAULTS, runClean, runFault } from '../../bench/diagnosis.js'
 import { type Baseline, Baselines } from '../../src/slo/baseline.js'
-import { Diagnoser, diagnose } from '../../src/slo/diagnose.js'
+import { diagnose } from '../../src/slo/diagnose.js'
+import { Diagnoser } from '../../src/slo/diagnoser.js'
 import type { EngineGauges } from '../../src/slo/engine-gauges.js'
-import { type Observed, PoolCollector } from '../../src/slo/pool-collector.js'
+import type { Observed } from '../../src/slo/observed.js'
+import { PoolCollector } from '../../src/slo/pool-collector.js'
 import {
   addCounts,
   type Counts,
@@ -244,6 +246,13 @@ t.test('a clause has moved when it is met less often for certain, and is not for
     undefined,
     'as bad as ever is no change',
   )
+})
+
+t.test('where all wait in Weir and nothing is known of the engines, no figure is made up', async t => {
+  const stuck = windowOf({}, { lateInQueue: 300 })
+  const seen = diagnose({ minute: stuck, recent: stuck }, base, PROMISE)
+  t.match(seen, { clause: 'ttft', cause: 'router_queue', confidence: 1 })
+  t.same(seen?.evidence, { queue_share_of_excess: 1, late_in_queue: 300 })
 })
 
 t.test('what nothing explains is said to be so', async t => {
