@@ -296,7 +296,7 @@ t.test('traffic that home has no room for spills to the next pool, and says so',
 })
 
 t.test('a class with a queue waits for room, by deadline, and says so', async t => {
-  const upstream = await startUpstream(t, () => [HDR, { wait: 150 }, TOLD('a', 'b'), 'EOF'])
+  const upstream = await startUpstream(t, () => [HDR, { wait: 400 }, TOLD('a', 'b'), 'EOF'])
   const weir = await startTestWeir(
     t,
     configData([upstream.url], { classes: { agent: AGENT } }, { max_in_flight: 1 }),
@@ -317,6 +317,7 @@ t.test('a class with a queue waits for room, by deadline, and says so', async t 
   t.ok(Number(/queue;dur=([\d.]+)/.exec(String(answers[1]?.headers['server-timing']))?.[1]) >= 150)
   await weir.requestLogs(3)
   t.equal(await weir.metric('weir_queue_seconds_count', { class: 'agent' }), 3)
+  // The later one waits for the whole of the sooner one's answer, at least.
   t.ok((await weir.metric('weir_queue_seconds_sum')) >= 0.4)
   await weir.atRest()
 })

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { gunzipSync, gzipSync } from 'node:zlib'
@@ -36,7 +36,8 @@ function file(t: Test, name: string, ...lines: string[]): string {
 t.test('the trace files are those whose sums their README states', async t => {
   const readme = readFileSync(data('README.md'), 'utf8')
   const sums = [...readme.matchAll(/^([0-9a-f]{64}) {2}(\S+)$/gm)]
-  t.equal(sums.length, 3)
+  const files = readdirSync(data('.')).filter(name => name.endsWith('.gz'))
+  t.equal(sums.length, files.length)
   for (const [, sum, name = ''] of sums)
     t.equal(
       createHash('sha256')
