@@ -2,7 +2,7 @@
 import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { Baseline } from './baseline.js'
-import { type Counts, type PoolWindow, type StepLine, stepLine } from './pool-window.js'
+import { type Counts, type PoolWindow, prefillLine, type StepLine, stepLine } from './pool-window.js'
 
 export interface DiagnosisOptions {
   /** Share of requests that have to meet each clause, 0 to 1. */
@@ -16,6 +16,8 @@ export interface DiagnosisOptions {
 const COLD_START_MS: Ms = 180_000
 /** A replica of which fewer quiet tokens came has no pace to tell. */
 const PACE_TOKENS = 100
+/** So with first tokens. */
+const PACE_REQUESTS = 30
 
 interface ReplicaPace {
   readonly replica: ReplicaId
@@ -33,6 +35,8 @@ export class Comparison {
   readonly paces: readonly ReplicaPace[]
   /** Of all replicas together. */
   readonly pace: number
+  /** Time to first token over what it takes with such a line of prompts when all is well. */
+  readonly prefillPace: number
   /** Requests to each replica in use. */
   readonly demand: number
   /** Streams at once on each replica in use. */
@@ -79,6 +83,7 @@ export class Comparison {
     const queue = n.queueMs / n.firsts - u.queueMs / u.firsts
     const upstream = n.upstreamMs / n.firsts - u.upstreamMs / u.firsts
     const waiting = now.lateInQueue > 0 ? now.lateInQueue / (n.late + now.lateInQueue) : 0
+    this.prefillPace = prefillPace(n, base.all.counts)
     this.queueShare = Math.max(waiting, share(queue, queue + Math.max(0, upstream)))
 
     const excess = tokenMs(n) - tokenMs(u)
@@ -104,6 +109,12 @@ function pacesOf(now: PoolWindow, usual: PoolWindow, line: StepLine): ReplicaPac
     const own = (before && paceOf(before.counts, line)) ?? 1
     return [{ replica, counts, ratio: pace / own }]
   })
+}
+
+function prefillPace(now: Counts, usual: Counts): number {
+  const line = prefillLine(usual)
+  if (line === undefined || now.lines < PACE_REQUESTS) return 1
+  return now.lineT / now.lines / (line.floorMs + (line.perTokensMs * now.lineW) / now.lines)
 }
 
 function paceOf(c: Counts, line: StepLine): number | undefined {

@@ -26,6 +26,8 @@ const STALLS = 0.02
 /** Ratios to the usual from which something is another state of things. */
 const SICK = 1.5
 const SLOWER = 1.2
+const SLOWER_PREFILL = 1.35
+const ALIKE = 1.15
 const MORE_DEMAND = 1.25
 const MORE_STREAMS = 1.6
 const LONGER_PROMPTS = 1.5
@@ -89,22 +91,31 @@ function whole(seen: Comparison, clause: MovedClause): Found | undefined {
   return coldStart(seen) ?? sickReplica(seen) ?? regression(seen) ?? overload(seen, clause) ?? kvThrash(seen)
 }
 
-function coldStart({ now, coldStartMs }: Comparison): Found | undefined {
-  let [late, lateCold, firsts, firstsCold] = [0, 0, 0, 0]
-  for (const { ageMs, counts } of now.replicas) {
+function coldStart({ now, base, coldStartMs, demand }: Comparison): Found | undefined {
+  let [late, lateCold, firsts, firstsCold, warm, warmUsual] = [0, 0, 0, 0, 0, 0]
+  for (const { replica, ageMs, counts } of now.replicas) {
     const cold = ageMs < coldStartMs
     late += counts.late
     firsts += counts.firsts
-    if (cold) lateCold += counts.late
-    if (cold) firstsCold += counts.firsts
+    if (cold) {
+      lateCold += counts.late
+      firstsCold += counts.firsts
+    } else {
+      const before = base.usual.replicas.find(one => one.replica === replica)?.counts.dispatched ?? 0
+      warm += counts.dispatched / now.spanMs
+      warmUsual += before / base.usual.spanMs
+    }
   }
+  if (firstsCold === 0) return undefined
   const share = lateCold / late
-  // Where all are young their age alone explains nothing more than chance would.
-  if (!(share > 0.5 && (lateCold / firstsCold > 1.5 * (late / firsts) || firstsCold === firsts)))
-    return undefined
-  return found('cold_start', share, {
+  // Where all are young, age is no difference; where some are, the others have to do their work.
+  const apart = firstsCold === firsts || lateCold / firstsCold > 1.5 * (late / firsts)
+  const moved = ratio(warm, warmUsual)
+  if (!(share > 0.5 && apart) && !(moved > MORE_DEMAND && demand < MORE_DEMAND)) return undefined
+  return found('cold_start', Math.max(share, 1 - 1 / moved), {
     cold_share_of_late: share,
     cold_share_of_requests: firstsCold / firsts,
+    warm_replicas_demand_ratio: moved,
   })
 }
 
@@ -126,14 +137,17 @@ function sickReplica(seen: Comparison): Found | undefined {
 }
 
 function regression(seen: Comparison): Found | undefined {
-  const { paces, demand } = seen
-  const least = Math.min(...paces.map(({ ratio }) => ratio))
-  if (paces.length === 0 || least < SLOWER || demand > MORE_DEMAND) return undefined
-  const share = (1 - 1 / seen.pace) / Math.max(1 - 1 / seen.pace, 1 - 1 / seen.tpot)
-  return found('regression', share, {
-    step_time_ratio: seen.pace,
-    least_step_time_ratio: least,
-    demand_ratio: demand,
+  const { paces, demand, prefillPace } = seen
+  if (demand > MORE_DEMAND) return undefined
+  // A replica that prefills all the time has no quiet step; then first tokens tell, if prompts are as they were.
+  const blind = paces.length < seen.now.replicasInUse / 2
+  const likePrompts = seen.meanPrompt < ALIKE && seen.uncached < ALIKE
+  const least = blind ? 1 : Math.min(...paces.map(one => one.ratio))
+  if (least < SLOWER && !(blind && likePrompts && prefillPace > SLOWER_PREFILL)) return undefined
+  const pace = blind ? prefillPace : seen.pace
+  return found('regression', (1 - 1 / pace) / Math.max(1 - 1 / pace, 1 - 1 / seen.tpot), {
+    ...(blind ? { prefill_time_ratio: pace } : { step_time_ratio: pace, least_step_time_ratio: least }),
+    demand_per_replica_ratio: demand,
   })
 }
 

@@ -111,7 +111,16 @@ export class PoolCollector {
     flight.tokens = tokens
     flight.step = side.step(now)
     if (flight.bounds === undefined) return
-    this.#first(side, flight, now - flight.dispatchedAt, now - flight.bodyAt > flight.bounds.ttftMs)
+    const upstream = now - flight.dispatchedAt
+    this.#first(side, flight, upstream, now - flight.bodyAt > flight.bounds.ttftMs)
+    // Attention makes long prompts dearer than their tokens.
+    if (flight.behindLong || flight.promptTokens > LONG_TOKENS) return
+    const w = flight.lineTokens / 1000
+    this.#add(side, 'lines')
+    this.#add(side, 'lineT', upstream)
+    this.#add(side, 'lineW', w)
+    this.#add(side, 'lineWW', w * w)
+    this.#add(side, 'lineWT', w * upstream)
   }
 
   /** A further output event. @param tokens  in it, as estimated, above 0 */

@@ -68,6 +68,12 @@ export const COUNTS = [
   'rowXX',
   'rowDS',
   'rowXS',
+  // And for the line of the upstream's TTFT over `lineTokens` (in 1,000), where the prompt was not beside a long one.
+  'lines',
+  'lineT',
+  'lineW',
+  'lineWW',
+  'lineWT',
 ] as const
 export type Count = (typeof COUNTS)[number]
 export type Counts = Readonly<Record<Count, number>>
@@ -160,4 +166,17 @@ export function stepLine(c: Counts): StepLine | undefined {
     perContextMs = Math.max(0, (c.rowXS - floorMs * c.rowX - perStreamMs * c.rowDX) / (c.rowXX + pull))
   }
   return { floorMs, perStreamMs, perContextMs }
+}
+
+/**
+ * Least squares of the upstream's TTFT over the prompt tokens in line: ms, and ms per 1,000 tokens.
+ * @returns undefined where too little was seen, or all lines were as long
+ */
+export function prefillLine(c: Counts): { readonly floorMs: Ms; readonly perTokensMs: Ms } | undefined {
+  if (c.lines < LINE_ROWS) return undefined
+  const [w, t] = [c.lineW / c.lines, c.lineT / c.lines]
+  const spread = c.lineWW / c.lines - w * w
+  if (!(spread > 0)) return undefined
+  const perTokensMs = Math.max(0, (c.lineWT / c.lines - w * t) / spread)
+  return { floorMs: Math.max(0, t - perTokensMs * w), perTokensMs }
 }
