@@ -34,6 +34,17 @@ export interface EventReader {
   readBody(bytes: Uint8Array): boolean
 }
 
+/** How an API calls the members of its usage. */
+export interface UsageNames {
+  readonly prompt: Uint8Array
+  readonly promptDetails: Uint8Array
+  readonly completion: Uint8Array
+  readonly completionDetails: Uint8Array
+}
+
+const CACHED_TOKENS = ascii('cached_tokens')
+const REASONING_TOKENS = ascii('reasoning_tokens')
+
 /** Filled anew by each `read` of a reader. One object serves all events of a stream. */
 export class EventMarks {
   /** Output of any kind, in any choice. */
@@ -120,6 +131,22 @@ export class EventMarks {
       httpStatus(this.#typeStatus) ??
       httpStatus(this.rootCode)
     )
+  }
+
+  /** The value of a `usage` member; one that is no object tells nothing. */
+  readUsage(json: JsonWalk, names: UsageNames): void {
+    if (!json.enterObject()) {
+      json.skip()
+      return
+    }
+    this.hasUsage = true
+    while (json.member()) {
+      if (json.is(names.prompt)) this.prompt = json.number()
+      else if (json.is(names.completion)) this.completion = json.number()
+      else if (json.is(names.promptDetails)) this.cached = json.numberIn(CACHED_TOKENS)
+      else if (json.is(names.completionDetails)) this.reasoning = json.numberIn(REASONING_TOKENS)
+      else json.skip()
+    }
   }
 
   /** The value of an `error` member: an error if it is an object, or a text that is not empty. */

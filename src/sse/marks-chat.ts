@@ -1,8 +1,14 @@
 /** Reads chat.completion.chunk and text_completion: output by choice, finish reasons, usage, an error. */
-import type { EventMarks, EventReader } from './event-marks.js'
+import type { EventMarks, EventReader, UsageNames } from './event-marks.js'
 import { ascii, JsonWalk } from './json.js'
 
 const CHOICES = ascii('choices')
+const USAGE_NAMES: UsageNames = {
+  prompt: ascii('prompt_tokens'),
+  promptDetails: ascii('prompt_tokens_details'),
+  completion: ascii('completion_tokens'),
+  completionDetails: ascii('completion_tokens_details'),
+}
 const USAGE = ascii('usage')
 const ERROR = ascii('error')
 const OBJECT = ascii('object')
@@ -23,12 +29,6 @@ const FUNCTION = ascii('function')
 const FUNCTION_CALL = ascii('function_call')
 const NAME = ascii('name')
 const ARGUMENTS = ascii('arguments')
-const PROMPT_TOKENS = ascii('prompt_tokens')
-const PROMPT_DETAILS = ascii('prompt_tokens_details')
-const CACHED_TOKENS = ascii('cached_tokens')
-const COMPLETION_TOKENS = ascii('completion_tokens')
-const COMPLETION_DETAILS = ascii('completion_tokens_details')
-const REASONING_TOKENS = ascii('reasoning_tokens')
 
 export class ChatReader implements EventReader {
   readonly #marks: EventMarks
@@ -49,7 +49,7 @@ export class ChatReader implements EventReader {
     if (json.enterObject()) {
       while (json.member()) {
         if (json.is(CHOICES)) this.#readChoices()
-        else if (json.is(USAGE)) this.#readUsage()
+        else if (json.is(USAGE)) marks.readUsage(json, USAGE_NAMES)
         else if (json.is(OBJECT)) {
           if (json.text() && json.is(ERROR)) marks.error = true
         } else if (json.is(ERROR)) marks.readError(json)
@@ -142,22 +142,5 @@ export class ChatReader implements EventReader {
       }
     } else json.skip()
     return output
-  }
-
-  #readUsage(): void {
-    const json = this.#json
-    const marks = this.#marks
-    if (!json.enterObject()) {
-      json.skip()
-      return
-    }
-    marks.hasUsage = true
-    while (json.member()) {
-      if (json.is(PROMPT_TOKENS)) marks.prompt = json.number()
-      else if (json.is(COMPLETION_TOKENS)) marks.completion = json.number()
-      else if (json.is(PROMPT_DETAILS)) marks.cached = json.numberIn(CACHED_TOKENS)
-      else if (json.is(COMPLETION_DETAILS)) marks.reasoning = json.numberIn(REASONING_TOKENS)
-      else json.skip()
-    }
   }
 }

@@ -3,7 +3,7 @@
  * Source of names and members: openai/openai-node 6.49, src/resources/responses/responses.ts (ResponseStreamEvent,
  * Response, ResponseUsage). An `error` event is documented flat and sent nested (openai/openai-dotnet issue 881): both.
  */
-import type { EventMarks, EventReader } from './event-marks.js'
+import type { EventMarks, EventReader, UsageNames } from './event-marks.js'
 import { ascii, JsonWalk } from './json.js'
 
 const TYPE = ascii('type')
@@ -16,13 +16,13 @@ const ID = ascii('id')
 const STATUS = ascii('status')
 const STATUS_FAILED = ascii('failed')
 const STATUS_CANCELLED = ascii('cancelled')
+const USAGE_NAMES: UsageNames = {
+  prompt: ascii('input_tokens'),
+  promptDetails: ascii('input_tokens_details'),
+  completion: ascii('output_tokens'),
+  completionDetails: ascii('output_tokens_details'),
+}
 const USAGE = ascii('usage')
-const INPUT_TOKENS = ascii('input_tokens')
-const INPUT_DETAILS = ascii('input_tokens_details')
-const CACHED_TOKENS = ascii('cached_tokens')
-const OUTPUT_TOKENS = ascii('output_tokens')
-const OUTPUT_DETAILS = ascii('output_tokens_details')
-const REASONING_TOKENS = ascii('reasoning_tokens')
 
 const ANY_DELTA = ascii('.delta')
 const TEXT_DELTA = ascii('response.output_text.delta')
@@ -120,25 +120,8 @@ export class ResponsesReader implements EventReader {
           if (json.is(STATUS_FAILED)) marks.error = true
           else if (json.is(STATUS_CANCELLED)) marks.aborted = true
         }
-      } else if (json.is(USAGE)) this.#readUsage()
+      } else if (json.is(USAGE)) marks.readUsage(json, USAGE_NAMES)
       else if (json.is(ERROR)) marks.readError(json)
-      else json.skip()
-    }
-  }
-
-  #readUsage(): void {
-    const json = this.#json
-    const marks = this.#marks
-    if (!json.enterObject()) {
-      json.skip()
-      return
-    }
-    marks.hasUsage = true
-    while (json.member()) {
-      if (json.is(INPUT_TOKENS)) marks.prompt = json.number()
-      else if (json.is(OUTPUT_TOKENS)) marks.completion = json.number()
-      else if (json.is(INPUT_DETAILS)) marks.cached = json.numberIn(CACHED_TOKENS)
-      else if (json.is(OUTPUT_DETAILS)) marks.reasoning = json.numberIn(REASONING_TOKENS)
       else json.skip()
     }
   }
