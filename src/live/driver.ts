@@ -48,6 +48,10 @@ export class Driver {
     this.deliver(this.policy.firstToken(ticket, now))
   }
 
+  mark(ticket: Ticket, now: Ms, events: number): void {
+    this.policy.mark(ticket, now, events)
+  }
+
   /** @returns whether the request goes on: a decision for it came, or will come from the queue */
   failed(ticket: Ticket, failure: Failure, now: Ms): boolean {
     const { again, decisions } = this.policy.failed(ticket, failure, now)

@@ -28,6 +28,11 @@ export interface Policy {
   /** The first output of a dispatched ticket came. Called once. */
   firstToken(ticket: Ticket, now: Ms): readonly Decision[]
   /**
+   * Further output events of it came, the last of them at `now`: what a policy with a model of the engine learns
+   * from. Where several are told at once, nothing else happened on the replica since the first of them.
+   */
+  mark(ticket: Ticket, now: Ms, events: number): void
+  /**
    * The attempt on its replica failed before the commit. `again` is where it goes now (`dispatch` or `queue`);
    * undefined: nowhere, so answer the client and call `finish`.
    */

@@ -137,6 +137,8 @@ class SimplePolicy implements Policy {
     return out
   }
 
+  mark(): void {}
+
   failed(ticket: Ticket, failure: Failure, now: Ms): { again: Decision | undefined; decisions: Decision[] } {
     const open = openTicket(ticket)
     if (open.place.at !== 'replica')
