@@ -43,6 +43,11 @@ export interface RequestFacts {
   readonly retry: number
   /** The replica that keeps what this request goes on from (`previous_response_id`): no other can answer it. */
   readonly heldBy?: ReplicaId | undefined
+  /**
+   * One hash for each leading block of the prompt (about 16 tokens), each over the whole prompt up to its block's end:
+   * equal hashes mean equal prefixes. Left out: nothing is known of what it shares with others.
+   */
+  readonly prefix?: ArrayLike<number> | undefined
   /** False where the body has `store` or `background` true: not repeated once sent. */
   readonly repeatable: boolean
   /** Request head parsed. */
