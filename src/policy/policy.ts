@@ -1,5 +1,6 @@
 /** The front door of the decision core. The server and the simulator call this and nothing behind it. */
 import type { PoolSpec, ReplicaSpec } from '../fleet/pool.js'
+import type { Forecast } from '../predict/forecast.js'
 import type { ClassId, PoolId, ReplicaId, RequestFacts, Ticket } from '../request.js'
 import type { RouteSpec } from '../routing/route.js'
 import type { ClassTotals } from '../slo/ledger.js'
@@ -58,6 +59,8 @@ export interface Policy {
   readonly wakeAt: Ms | undefined
   /** What the gauges show: the very numbers the policy decides with. */
   state(now: Ms): PolicyState
+  /** The model that it decides with, or that `watched` keeps beside it. */
+  readonly forecast?: Forecast
 }
 
 export interface ReplicaState {

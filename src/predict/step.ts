@@ -123,17 +123,17 @@ const CALIBRATED = { firstTokens: 200, gaps: 2000 }
  * which it is slower or faster than the mean of its kind.
  */
 export class StepFit {
-  #cost: StepCost
+  #cost: StepCost = COLD
   #relative = 0.3
   /** First tokens and gaps seen. */
   firstTokens = 0
   gaps = 0
   /** Prompt tokens in one iteration at most, as learned; decoding streams take theirs from it, too. */
   budget = BUDGET
-  readonly #prior: Float64Array
+  readonly #prior = new Float64Array(COLUMNS)
   /** Size of each coefficient, for what is small in it; a stored one may be 0. */
-  readonly #scale: Float64Array
-  readonly #theta: Float64Array
+  readonly #scale = new Float64Array(COLUMNS)
+  readonly #theta = new Float64Array(COLUMNS)
   /** Normal equations: sum of weighted products of columns, and of columns with times. */
   readonly #products = new Float64Array(COLUMNS * COLUMNS)
   readonly #sums = new Float64Array(COLUMNS)
@@ -148,10 +148,18 @@ export class StepFit {
 
   /** @param prior  a sweep's cost, or what was stored; `COLD` where there is none */
   constructor(prior: StepCost = COLD) {
+    this.beginFrom(prior)
+  }
+
+  /** Begins from another prior; to be called before anything is added. */
+  beginFrom(prior: StepCost, budget = BUDGET): void {
+    this.budget = budget
     this.#cost = prior
-    this.#prior = columnsOf(prior)
-    this.#theta = columnsOf(prior)
-    this.#scale = columnsOf(COLD).map((cold, i) => Math.max(cold, this.#prior[i] as number))
+    this.#prior.set(columnsOf(prior))
+    this.#theta.set(this.#prior)
+    columnsOf(COLD).forEach((cold, i) => {
+      this.#scale[i] = Math.max(cold, this.#prior[i] as number)
+    })
   }
 
   /** The newest solution, of a replica whose factor is 1. */
