@@ -41,6 +41,8 @@ export interface RequestFacts {
   readonly patienceMs: Ms | undefined
   /** How many attempts the client made before (`X-Stainless-Retry-Count`). */
   readonly retry: number
+  /** The same for the same caller with the same body; undefined: not known. For telling a retry from new demand. */
+  readonly retryKey?: string | undefined
   /** The replica that keeps what this request goes on from (`previous_response_id`): no other can answer it. */
   readonly heldBy?: ReplicaId | undefined
   /**

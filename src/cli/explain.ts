@@ -181,6 +181,7 @@ function factsFor(config: Resolved, { path, headers, body }: Asked, key: KeyEntr
     path: path.split('?', 1)[0] ?? path,
     headers,
     body: readBody(body),
+    bytes: body,
     prefixClass: prefix === undefined ? undefined : config.classIds.get(prefix),
     key,
     classIds: config.classIds,

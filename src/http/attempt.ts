@@ -63,6 +63,8 @@ export class Attempt implements AnswerHandler {
   /** This one goes without asking for usage, after a 400 to the same request with it. */
   private retriedWithout = false
   private lastByteAt: Ms = 0
+  /** Output events that the policy knows of, of the choice that has most. */
+  private marksTold = 0
   private pausedAt: Ms | undefined
   /** `between`, where the upstream's last bytes are kept from the client. */
   private betweenAtEnd: boolean | undefined
@@ -320,12 +322,20 @@ export class Attempt implements AnswerHandler {
     }
     if (meter.responseId !== undefined && !this.kept) this.keeps(meter.responseId)
     if (meter.firstOutput === now) exchange.firstOutput(now, exchange.context.clock.now() - now)
+    this.tellMarks(meter, now)
     if (meter.done && !this.counted) {
       this.counted = true
       exchange.finish(...endingOf(meter))
       exchange.linger(now)
     }
     return this.flow(flows, now)
+  }
+
+  /** Output after the first event. Once its client holds a stream up, its gaps say nothing of the replica. */
+  private tellMarks({ longestChoiceMarks, throttled }: Meter, now: Ms): void {
+    const more = longestChoiceMarks - Math.max(1, this.marksTold)
+    this.marksTold = longestChoiceMarks
+    if (more > 0 && !throttled) this.exchange.outputs(now, more)
   }
 
   /** A response that its replica keeps: whatever goes on from it has to find the way back. */

@@ -72,6 +72,7 @@ export function startExchange(
       path: pathOf(request.raw.url),
       headers,
       body: bodyFacts,
+      bytes: body,
       prefixClass: caller.prefixClass,
       key: caller.key,
       classIds: context.config.classIds,

@@ -185,6 +185,11 @@ export class Exchange implements Outlet, Timed {
     this.schedule()
   }
 
+  /** Later output events came, the last of them at `now`. */
+  outputs(now: Ms, events: number): void {
+    if (this.phase.kind === 'open') this.context.driver.mark(this.ticket!, now, events)
+  }
+
   /** The attempt failed before the client saw anything of it. @returns whether another one takes the request */
   reroutes(failure: Failure): boolean {
     if (this.down.committed || this.phase.kind !== 'open') return false

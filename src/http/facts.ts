@@ -1,5 +1,6 @@
 /** A request's head and body become the facts that the policy decides by. */
 import type { IncomingHttpHeaders } from 'node:http'
+import { crc32 } from 'node:zlib'
 import type { KeyEntry } from '../config/resolved.js'
 import type { ClassId, OwnBounds, ReplicaId, RequestFacts } from '../request.js'
 import type { Ms } from '../time.js'
@@ -12,6 +13,8 @@ export interface FactsInput {
   readonly path: string
   readonly headers: IncomingHttpHeaders
   readonly body: BodyFacts
+  /** The body itself. */
+  readonly bytes: Buffer
   readonly prefixClass: ClassId | undefined
   /** Replica that keeps the response which this one goes on from. */
   readonly heldBy?: ReplicaId | undefined
@@ -38,6 +41,7 @@ export function factsOf(input: FactsInput): RequestFacts {
     own: ownBounds(headers),
     patienceMs: patience === undefined ? undefined : patience * 1000,
     retry: number(headers['x-stainless-retry-count']) ?? 0,
+    retryKey: retryKeyOf(key?.label, input.bytes),
     heldBy: input.heldBy,
     repeatable: !body.stored,
     arrivedAt: input.arrivedAt,
@@ -58,6 +62,16 @@ export function askedClass(
     )
   }
   return id
+}
+
+/** Of a longer body only the two ends are looked at, so many bytes of each: about 10 us. */
+const HASHED = 32 * 1024
+
+function retryKeyOf(caller: string | undefined, body: Buffer): string {
+  const { length } = body
+  const head = crc32(length > HASHED ? body.subarray(0, HASHED) : body)
+  const sum = length > HASHED ? crc32(body.subarray(-HASHED), head) : head
+  return `${length}.${sum}.${caller ?? ''}`
 }
 
 function ownBounds(headers: IncomingHttpHeaders): OwnBounds {
