@@ -15,6 +15,8 @@ export interface EngineOptions {
    * and ends. For callers that do not look at single tokens. Gauges then lag by up to one step.
    */
   readonly coarse?: boolean
+  /** A coarse step takes no longer than this, but for one iteration; default: no limit. */
+  readonly mostJoinedMs?: Ms
 }
 
 /** What one step brought. The object and its arrays are reused: read them before the engine goes on. */
@@ -75,6 +77,7 @@ export class Engine<R extends EngineRequest = EngineRequest> {
   readonly #kv: KvCache
   readonly #noise: EngineOptions['noise']
   readonly #coarse: boolean
+  readonly #mostJoinedMs: Ms
   /** Submitted, not yet seen by the scheduler. */
   readonly #arriving = new Line<Sequence<R>>()
   readonly #waiting = new Line<Sequence<R>>()
@@ -98,6 +101,7 @@ export class Engine<R extends EngineRequest = EngineRequest> {
     this.profile = options.profile
     this.#noise = options.noise
     this.#coarse = options.coarse ?? false
+    this.#mostJoinedMs = options.mostJoinedMs ?? Number.POSITIVE_INFINITY
     this.#kv = new KvCache(options.profile.kvTokens)
     this.#ends = new Float64Array(this.#coarse ? MOST_JOINED : 1)
   }
@@ -242,17 +246,22 @@ export class Engine<R extends EngineRequest = EngineRequest> {
       attention,
       kvTokens,
     )
-    step.iterations = this.#joinable()
+    const most = this.#joinable()
     // Each joined iteration reads the KV that the one before it wrote.
     const slope = (this.profile.cost.dMsPerKkv * step.decodeTokens) / 1000
+    // Those that begin before it still belong to it: no dice are rolled for iterations that an arrival cuts off.
+    const last = Math.min(
+      now + this.#mostJoinedMs,
+      this.#arriving.first()?.readyAt ?? Number.POSITIVE_INFINITY,
+    )
     let end = now
-    for (let i = 0; i < step.iterations; i++) {
-      end += (first + slope * i) * this.#jitter()
-      this.#ends[i] = end
-    }
+    let count = 0
+    do {
+      end += (first + slope * count) * this.#jitter()
+      this.#ends[count++] = end
+    } while (count < most && end < last)
+    step.iterations = count
     step.endedAt = end
-    const arriving = this.#arriving.first()
-    if (arriving !== undefined) this.#cutTo(arriving.readyAt)
   }
 
   /** Whether its next token needs only the last one computed; else it (again) has prefill to do. */

@@ -1,0 +1,226 @@
+/** The fleet simulator: it does what a policy decides, and what it reckons agrees with the policy's judge. */
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { createPolicy } from '../../src/policy/simple.js'
+import { Fleet, type FleetOptions } from '../../src/sim/fleet.js'
+import type { Arrival, Job } from '../../src/sim/job.js'
+import { NextTimes } from '../../src/sim/next-times.js'
+import { profileNamed } from '../../src/sim/profiles.js'
+import type { Judgement } from '../../src/slo/verdict.js'
+import { seededRng } from '../../src/time.js'
+import { agent, chat, specOf } from '../policy/world.js'
+
+const llama = profileNamed('llama3-8b')
+
+interface End {
+  readonly job: Job
+  readonly judgement: Judgement
+}
+
+interface Run {
+  readonly arrivals: readonly Arrival[]
+  readonly replicas?: number
+  readonly limit?: number
+  readonly seed?: number
+  readonly change?: Partial<FleetOptions>
+  readonly during?: (fleet: Fleet) => void
+}
+
+function run({ arrivals, replicas = 2, limit = 16, seed = 1, change = {}, during }: Run) {
+  const ends: End[] = []
+  let at = 0
+  const policy = createPolicy(specOf([replicas], limit), seededRng(seed))
+  const fleet = new Fleet({
+    replicas: Array.from({ length: replicas }, () => llama),
+    policy,
+    classes: [chat, agent],
+    model: 'm',
+    traffic: { next: () => arrivals[at++] },
+    ended: (job, judgement) => ends.push({ job, judgement }),
+    ...change,
+  })
+  during?.(fleet)
+  fleet.run()
+  return { ends, fleet, policy }
+}
+
+const arrivals = (mostGapMs: number) =>
+  fc
+    .array(
+      fc.record({
+        gap: fc.double({ min: 0, max: mostGapMs, noNaN: true }),
+        cls: fc.integer({ min: 0, max: 1 }),
+        promptTokens: fc.integer({ min: 1, max: 20_000 }),
+        outputTokens: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 900 })),
+        leaves: fc.option(fc.integer({ min: 0, max: 9_000 }), { nil: undefined }),
+        deadline: fc.option(fc.integer({ min: 5_000, max: 20_000 }), { nil: undefined }),
+      }),
+      { minLength: 1, maxLength: 120 },
+    )
+    .map(rows => {
+      let at = 0
+      return rows.map(({ gap, cls, promptTokens, outputTokens, leaves, deadline }): Arrival => {
+        at += gap
+        return {
+          at,
+          cls,
+          promptTokens,
+          outputTokens,
+          ...(leaves === undefined ? {} : { leavesAfterMs: leaves }),
+          ...(deadline === undefined || cls === 0 ? {} : { deadlineMs: deadline }),
+        }
+      })
+    })
+
+/** Crashes and comings back of replica 0, in turn. */
+const crashes = fc.array(fc.double({ min: 1, max: 4_000, noNaN: true }), { maxLength: 4 })
+
+t.test(
+  'every arrival has one ending, tokens in are tokens out, and nothing is left in flight or in memory',
+  async t => {
+    t.doesNotThrow(() =>
+      fc.assert(
+        fc.property(arrivals(150), crashes, (list, breaks) => {
+          let computed = 0
+          const { ends, fleet, policy } = run({
+            arrivals: list,
+            during: fleet => {
+              let at = 0
+              breaks.forEach((gap, turn) => {
+                at += gap
+                fleet.at(at, () => (turn % 2 === 0 ? fleet.crash(0) : fleet.restore(0)))
+              })
+              for (let look = 0; look < 60; look++) {
+                fleet.at(look * 200, () => {
+                  for (const { kvUsage, running } of fleet.engines) {
+                    assert.ok(kvUsage >= 0 && kvUsage <= 1 && running >= 0)
+                  }
+                })
+              }
+            },
+          })
+          assert.equal(ends.length, list.length)
+          assert.equal(new Set(ends.map(({ job }) => job.arrival)).size, list.length)
+          for (const { job } of ends) {
+            if (job.end === 'complete') assert.equal(job.tokens, job.outputTokens)
+            assert.ok(job.tokens <= job.outputTokens)
+            computed += job.tokens
+          }
+          if (breaks.length === 0) {
+            const generated = fleet.engines.reduce((sum, { totals }) => sum + totals.generationTokens, 0)
+            assert.equal(generated, computed)
+          }
+          const state = policy.state(fleet.now)
+          assert.equal(state.open, 0)
+          for (const replica of state.replicas) {
+            assert.equal(replica.inFlight, 0)
+            assert.equal(replica.outstandingPrefillTokens, 0)
+          }
+          for (const engine of fleet.engines) assert.equal(engine.kvUsage, 0)
+        }),
+        { numRuns: 60 },
+      ),
+    )
+  },
+)
+
+t.test('the simulator reckons who was served well by its own times, and the policy judges alike', async t => {
+  let seen = { good: 0, bad: 0, excluded: 0 }
+  t.doesNotThrow(() =>
+    fc.assert(
+      fc.property(arrivals(60), list => {
+        for (const { job, judgement } of run({ arrivals: list }).ends) {
+          assert.equal(job.good, judgement.verdict === 'good', `${judgement.verdict} of ${job.end}`)
+          assert.equal(job.offered, judgement.offered)
+          const { good, bad, excluded } = seen
+          seen = {
+            good: good + (job.good ? 1 : 0),
+            bad: bad + (job.offered && !job.good ? 1 : 0),
+            excluded: excluded + (job.offered ? 0 : 1),
+          }
+        }
+      }),
+      { numRuns: 60 },
+    ),
+  )
+  t.ok(seen.good > 0 && seen.bad > 0 && seen.excluded > 0, JSON.stringify(seen))
+})
+
+t.test('the same seed gives the same run, noise and all', async t => {
+  const list = fc.sample(arrivals(100), { seed: 5, numRuns: 3 }).flat()
+  const sorted = list.map((arrival, i) => ({ ...arrival, at: i * 5 }))
+  const once = (seed: number) =>
+    run({ arrivals: sorted, seed, change: { noise: { sigma: 0.05, rng: seededRng(seed) } } }).ends.map(
+      ({ job }) => [job.end, job.endedAt, job.firstTokenAt, job.tokens, job.replica],
+    )
+  t.same(once(4), once(4))
+  t.notSame(once(4), once(5))
+})
+
+t.test(
+  'a replica that crashed sends what had no output elsewhere, and is refused until it is back',
+  async t => {
+    const list = Array.from({ length: 40 }, (_, at) => ({
+      at: at * 50,
+      cls: 0,
+      promptTokens: 1000,
+      outputTokens: 100,
+    }))
+    const { ends } = run({
+      arrivals: list,
+      during: fleet => {
+        fleet.at(600, () => fleet.crash(0))
+        fleet.at(1500, () => fleet.restore(0))
+      },
+    })
+    const count = (end: string) => ends.filter(({ job }) => job.end === end).length
+    t.ok(count('truncated') > 0, 'streams under way are cut')
+    t.equal(count('truncated') + count('complete') + count('upstreamError') + count('shed'), list.length)
+    const between = ends.filter(({ job }) => job.arrival.at > 600 && job.arrival.at < 1400)
+    t.ok(between.every(({ job }) => job.replica === 1 || job.end !== 'complete'))
+  },
+)
+
+t.test('a sender that goes on after its answer comes again', async t => {
+  let calls = 0
+  const first: Arrival = { at: 0, cls: 1, promptTokens: 100, outputTokens: 10, sender: 'agent' }
+  const { ends } = run({
+    arrivals: [first],
+    change: {
+      traffic: {
+        next: () => (calls++ === 0 ? first : undefined),
+        after: (job, now) => (calls++ < 5 ? { ...job.arrival, at: now + 1000 } : undefined),
+      },
+    },
+  })
+  t.ok(ends.length > 2)
+  for (let i = 1; i < ends.length; i++) {
+    t.equal(ends[i]?.job.arrival.at, (ends[i - 1]?.job.endedAt ?? 0) + 1000)
+  }
+})
+
+t.test(
+  'the next of many engines is the one with the soonest time, the lower number among equals',
+  async t => {
+    t.doesNotThrow(() =>
+      fc.assert(
+        fc.property(
+          fc.integer({ min: 1, max: 20 }),
+          fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 30 }))),
+          (size, moves) => {
+            const times = new NextTimes(size)
+            const plain = new Array<number>(size).fill(Number.POSITIVE_INFINITY)
+            for (const [who, at] of moves) {
+              const time = at === 30 ? Number.POSITIVE_INFINITY : at
+              times.set(who % size, time)
+              plain[who % size] = time
+              assert.equal(times.soonest, Math.min(...plain))
+              assert.equal(times.first, plain.indexOf(Math.min(...plain)))
+            }
+          },
+        ),
+      ),
+    )
+  },
+)
