@@ -1,34 +1,21 @@
-/** The requests of one class for one set of pools: what can stand in one line, since any of them may go first. */
-import { DeadlineQueue } from '../admission/queue.js'
+/** The requests of one class for one set of pools: any of them may have the next slot of any of these. */
 import { Reservations } from '../admission/retry-after.js'
 import type { Pool } from '../fleet/pool.js'
+import type { ClassId } from '../request.js'
 import type { TrafficClass } from '../slo/slo.js'
 import type { Ms } from '../time.js'
-import type { Open } from './open.js'
-
-/** A lane that waits gains one step of priority each time this passes. */
-const AGING_MS: Ms = 5_000
 
 export class Lane {
   readonly traffic: TrafficClass
   /** Pools of the class that serve the model, home first. At least one. */
   readonly pools: readonly Pool[]
-  readonly queue: DeadlineQueue<Open> | undefined
   readonly reservations = new Reservations()
-  /** Last time one was served from the queue, or the queue began. */
-  servedAt: Ms = 0
+  /** Requests that wait. */
+  waiting = 0
 
   constructor(traffic: TrafficClass, pools: readonly Pool[]) {
     this.traffic = traffic
     this.pools = pools
-    this.queue = traffic.queue === undefined ? undefined : new DeadlineQueue<Open>()
-  }
-
-  /** For one of those who wait. */
-  hasRoom(now: Ms): boolean {
-    return this.pools.some(({ replicas, keptFree }) =>
-      replicas.some(replica => replica.hasRoom(now, keptFree)),
-    )
   }
 
   /** How long from `now` until the first replica that asked to be left alone may be sent to; 0: one may be already. */
@@ -45,33 +32,54 @@ export class Lane {
   get slotsPerMs(): number {
     return this.pools.reduce((sum, pool) => sum + pool.slotsPerMs, 0)
   }
+}
 
-  /** Order among lanes with somebody waiting: lower is sooner. */
-  rank(now: Ms): number {
-    return this.traffic.priority - Math.floor((now - this.servedAt) / AGING_MS)
+interface ClassLanes {
+  readonly byModel: ReadonlyMap<string, Lane>
+  /** For models that no pool of the class names. */
+  readonly rest: Lane | undefined
+  readonly all: readonly Lane[]
+}
+
+/** All lanes of a config. */
+export class Lanes {
+  /** By class id. */
+  readonly #classes: readonly ClassLanes[]
+
+  /** @param pools  by pool id */
+  constructor(classes: readonly TrafficClass[], pools: readonly Pool[]) {
+    this.#classes = classes.map(traffic => lanesOf(traffic, pools))
+  }
+
+  /** @returns undefined where no pool of the class serves the model, or there is no such class */
+  of(cls: ClassId | undefined, model: string): Lane | undefined {
+    const lanes = cls === undefined ? undefined : this.#classes[cls]
+    return lanes?.byModel.get(model) ?? lanes?.rest
+  }
+
+  /** Requests of the class that wait. */
+  waiting(cls: ClassId): number {
+    return this.#classes[cls]?.all.reduce((sum, lane) => sum + lane.waiting, 0) ?? 0
+  }
+
+  /** Classes whose requests may wait, and how many do. */
+  queues(): { readonly cls: ClassId; readonly depth: number }[] {
+    return this.#classes.flatMap(({ all: [lane] }, cls) => {
+      return lane?.traffic.queue === undefined ? [] : [{ cls, depth: this.waiting(cls) }]
+    })
   }
 }
 
-/**
- * Whose turn it is: the lowest priority number, then the earliest deadline at the head.
- *
- * Nothing starves: a lane `d` steps of priority behind the others outranks every lane that was served in the last
- * 5 s once it has gone `(d + 1) * 5 s` unserved, and then has the next slot it can use, after the lanes that have
- * waited as long as it. One request waits for its class's `queue.wait` at most, whatever the others do.
- * @returns undefined when nobody waits where there is room
- */
-export function nextLane(lanes: readonly Lane[], stuck: readonly Lane[], now: Ms): Lane | undefined {
-  let best: Lane | undefined
-  for (const lane of lanes) {
-    if (lane.queue === undefined || lane.queue.size === 0 || stuck.includes(lane) || !lane.hasRoom(now))
-      continue
-    if (best === undefined || before(lane, best, now)) best = lane
+function lanesOf(traffic: TrafficClass, pools: readonly Pool[]): ClassLanes {
+  if (traffic.retired) return { byModel: new Map(), rest: undefined, all: [] }
+  const own = traffic.pools.flatMap(id => pools[id] ?? [])
+  const named = new Set(own.flatMap(({ spec }) => spec.model ?? []))
+  const byModel = new Map<string, Lane>()
+  for (const model of named) {
+    const serving = own.filter(pool => pool.serves(model))
+    byModel.set(model, new Lane(traffic, serving))
   }
-  return best
-}
-
-function before(a: Lane, b: Lane, now: Ms): boolean {
-  const ranks = a.rank(now) - b.rank(now)
-  const deadlines = (a.queue?.peek()?.deadlineAt ?? Infinity) - (b.queue?.peek()?.deadlineAt ?? Infinity)
-  return ranks < 0 || (ranks === 0 && deadlines < 0)
+  const any = own.filter(({ spec }) => spec.model === undefined)
+  const rest = any.length === 0 ? undefined : new Lane(traffic, any)
+  return { byModel, rest, all: rest === undefined ? [...byModel.values()] : [...byModel.values(), rest] }
 }

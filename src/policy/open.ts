@@ -19,7 +19,7 @@ import type { Lane } from './lane.js'
 const PAST_MS: Ms = 0.001
 
 export type Place =
-  | { readonly at: 'queue'; readonly waiting: Waiting<Open>; readonly since: Ms; readonly giveUpAt: Ms }
+  | { readonly at: 'queue'; readonly since: Ms; readonly giveUpAt: Ms }
   | { readonly at: 'replica'; readonly replica: Replica; readonly since: Ms }
   /** Just created; or failed and not sent again, until its caller finishes it. */
   | { readonly at: 'nowhere' }
@@ -51,6 +51,10 @@ export class Open implements Ticket, Served {
   rerouted = false
   /** In the queue, before it was sent and failed. */
   waitedMs: Ms = 0
+  /** Where it stands in the rule's queue. */
+  waiting: Waiting<Open> | undefined
+  /** What the rule keeps of it; nobody else reads it. */
+  data: unknown
 
   constructor(id: number, facts: RequestFacts, lane: Lane, model: string, route: number) {
     this.id = id

@@ -80,4 +80,6 @@ export interface PolicyState {
   readonly open: number
   /** Arrivals and verdicts since the start: one row a class, then one for requests refused before they had a class. */
   readonly totals: readonly ClassTotals[]
+  /** What the rule behind the door decides with, by name; absent: nothing but the above. */
+  readonly rule?: Readonly<Record<string, number>>
 }
