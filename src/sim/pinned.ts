@@ -1,5 +1,5 @@
 /** An engine pinned to the real clock: what virtual time says is done when real time gets there. */
-import type { Clock } from '../time.js'
+import type { Clock, Ms } from '../time.js'
 import type { Engine, Step } from './engine.js'
 import type { EngineRequest, Sequence } from './sequence.js'
 
