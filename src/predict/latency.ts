@@ -23,6 +23,8 @@ export interface Load {
   readonly stepEndsAt: Ms
   /** Share of time that prefill added to decoding lately. */
   prefillShare(now: Ms): number
+  /** Variance of the time that prefill adds, by ms of time: few long prompts scatter paces more than many short ones. */
+  jolt(now: Ms): Ms
 }
 
 /** Prefill can slow decoding so much, at most, that a prediction still says something. Source: algorithms 6.3. */

@@ -116,6 +116,31 @@ export class OutputLengths {
     return Math.max(1, Math.min(expected, most - sofar))
   }
 
+  /**
+   * Whole lengths of an answer that has `sofar` tokens, at the middles of three equal shares of what it may get to:
+   * the 1/6, 1/2 and 5/6 quantiles. A mean alone hides that many answers are short.
+   * @param into  written; each is at least `sofar` + 1, unless `max_tokens` is below that
+   */
+  thirds(query: LengthQuery, sofar: number, into: Float64Array): void {
+    const most = query.maxTokens ?? Number.POSITIVE_INFINITY
+    let weight = 0
+    const first = sofar < 1 ? 0 : binOf(sofar + 1)
+    if (this.#blend(query) > 0) for (let bin = first; bin < BINS; bin++) weight += this.#mass[bin] as number
+    if (weight <= 0) {
+      for (let third = 0; third < 3; third++)
+        into[third] = Math.min(most, sofar + (UNKNOWN_TOKENS * (2 * third + 1)) / 3)
+      return
+    }
+    let sum = 0
+    let third = 0
+    for (let bin = first; bin < BINS && third < 3; bin++) {
+      sum += this.#mass[bin] as number
+      while (third < 3 && sum >= (weight * (2 * third + 1)) / 6)
+        into[third++] = Math.min(most, Math.max(sofar + 1, tokensOf(bin)))
+    }
+    while (third < 3) into[third++] = Math.min(most, Math.max(sofar + 1, tokensOf(BINS - 1)))
+  }
+
   /** Sketches from the widest to the narrowest, each taking over as its samples near `ENOUGH`. @returns total mass */
   #blend(query: LengthQuery): number {
     const own = this.#classes[query.cls]

@@ -43,6 +43,7 @@ export class ReplicaObserver implements Load {
   #lateTokens = 0
 
   readonly #stolen = new Rate(RATE_MS)
+  readonly #stolenSquares = new Rate(RATE_MS)
 
   /** @param replica  index of the replica among those of its kind, for its factor */
   constructor(fit: StepFit, replica: number) {
@@ -90,6 +91,10 @@ export class ReplicaObserver implements Load {
 
   prefillShare(now: Ms): number {
     return this.#stolen.perMs(now)
+  }
+
+  jolt(now: Ms): Ms {
+    return this.#stolenSquares.perMs(now)
   }
 
   /**
@@ -140,7 +145,9 @@ export class ReplicaObserver implements Load {
     this.#streams++
     this.#contextTokens += flight.promptTokens + tokens
     this.fit.firstTokens++
-    this.#stolen.add(this.#stolenMs(flight), now)
+    const stolen = this.#stolenMs(flight)
+    this.#stolen.add(stolen, now)
+    this.#stolenSquares.add(stolen * stolen, now)
   }
 
   /** A further output event of it came. @param tokens  in it, as estimated, above 0 */

@@ -1,0 +1,174 @@
+/** Whom to refuse is a choice: groups of requests that are served less than their share gain weight until they are not. */
+import type { TrafficClass } from '../slo/slo.js'
+import type { Ms } from '../time.js'
+
+/** Prompt-size bands of a class that does not wait; one that waits is one group. Source: algorithms 6.6b. */
+const BANDS = 4
+/** Prompts by which the edges of a class's bands are set, and how often they are set anew. */
+const RECENT = 1000
+const EDGES_EVERY = 50
+/** Memory of what was offered, admitted and good. */
+const MEMORY_MS: Ms = 20_000
+/** How fast the weight of a band moves, in its logarithm: by second and by share of service that it lacks. */
+const BAND_PER_MS = 0.1 / 1000
+/** The same for a class that waits, by arrival and by dispatch. */
+const CLASS_STEP = 0.05
+/** Weights are between 1 and 30: only their ratios matter. */
+const LOG_MAX = Math.log(30)
+/** A span without arrivals does not move weights for longer than this. */
+const STEP_MAX_MS: Ms = 1_000
+
+interface Service {
+  offered: number
+  admitted: number
+  judged: number
+  good: number
+}
+
+interface Sizes {
+  readonly recent: Float64Array
+  count: number
+  untilEdges: number
+  readonly edges: Float64Array
+}
+
+/**
+ * Weight of each group. A group's service is the share of it that was admitted times the share of the admitted that
+ * was good. A group below `fairness` times the mean of all gains weight, one above loses it.
+ *
+ * Goes wrong where a group cannot be served at any price: its weight rises to the limit for nothing. Requests that not
+ * even an idle replica would serve within their SLO are therefore not to be counted.
+ */
+export class GroupPrices {
+  /** What one good answer of a group counts, 1 to 30. */
+  values = new Float64Array(0)
+  /** By class: 0 most good answers, 1 equal service to all. */
+  #fairness: readonly number[] = []
+  #classes: readonly TrafficClass[] = []
+  #services: Service[] = []
+  #sizes: Sizes[] = []
+  #at: Ms | undefined
+
+  /** @param fairness  by class id */
+  reconfigure(classes: readonly TrafficClass[], fairness: readonly number[]): void {
+    this.#classes = classes
+    this.#fairness = fairness
+    const before = this.values
+    this.values = new Float64Array(classes.length * BANDS).fill(1)
+    this.values.set(before.subarray(0, this.values.length))
+    while (this.#services.length < this.values.length)
+      this.#services.push({ offered: 0, admitted: 0, judged: 0, good: 0 })
+    while (this.#sizes.length < classes.length)
+      this.#sizes.push({
+        recent: new Float64Array(RECENT),
+        count: 0,
+        untilEdges: EDGES_EVERY,
+        edges: new Float64Array(BANDS - 1).fill(Infinity),
+      })
+  }
+
+  /** The group of a request, which is counted as offered. */
+  arrived(cls: number, promptTokens: number, now: Ms): number {
+    this.#fade(now)
+    const group = this.#groupOf(cls, promptTokens)
+    const service = this.#services[group] as Service
+    service.offered++
+    if (this.#waits(cls)) this.#move(group, CLASS_STEP * this.#wanted(cls))
+    return group
+  }
+
+  /** It was sent to a replica. */
+  admitted(group: number): void {
+    const service = this.#services[group] as Service
+    service.admitted++
+    if (this.#waits(this.classOf(group))) this.#move(group, -CLASS_STEP * attainment(service))
+  }
+
+  judged(group: number, good: boolean): void {
+    const service = this.#services[group] as Service
+    service.judged++
+    if (good) service.good++
+  }
+
+  /** Share of the group that was served well lately; undefined where none was offered. */
+  service(group: number): number | undefined {
+    const service = this.#services[group]
+    return service === undefined || service.offered < 0.01 ? undefined : serviceOf(service)
+  }
+
+  classOf(group: number): number {
+    return Math.floor(group / BANDS)
+  }
+
+  bandOf(group: number): number {
+    return group % BANDS
+  }
+
+  #waits(cls: number): boolean {
+    return this.#classes[cls]?.target.clauses.kind === 'deadline'
+  }
+
+  #groupOf(cls: number, promptTokens: number): number {
+    if (this.#waits(cls)) return cls * BANDS
+    const sizes = this.#sizes[cls] as Sizes
+    sizes.recent[sizes.count % RECENT] = promptTokens
+    sizes.count++
+    if (--sizes.untilEdges === 0) {
+      sizes.untilEdges = EDGES_EVERY
+      const sorted = sizes.recent.slice(0, Math.min(RECENT, sizes.count)).sort()
+      for (let i = 1; i < BANDS; i++)
+        sizes.edges[i - 1] = sorted[Math.floor((sorted.length * i) / BANDS)] as number
+    }
+    let band = 0
+    while (band < BANDS - 1 && promptTokens > (sizes.edges[band] as number)) band++
+    return cls * BANDS + band
+  }
+
+  /** Service that a group of the class is to have. */
+  #wanted(cls: number): number {
+    const fairness = this.#fairness[cls] ?? 0
+    let offered = 0
+    let served = 0
+    for (const service of this.#services) {
+      offered += service.offered
+      served += service.offered * serviceOf(service)
+    }
+    return offered === 0 ? 0 : (fairness * served) / offered
+  }
+
+  #fade(now: Ms): void {
+    const span = this.#at === undefined ? 0 : Math.max(0, now - this.#at)
+    this.#at = now
+    if (span === 0) return
+    const step = BAND_PER_MS * Math.min(span, STEP_MAX_MS)
+    for (let cls = 0; cls < this.#classes.length; cls++) {
+      if (this.#waits(cls)) continue
+      const wanted = this.#wanted(cls)
+      for (let group = cls * BANDS; group < (cls + 1) * BANDS; group++) {
+        const service = this.#services[group] as Service
+        if (service.offered > 0.01) this.#move(group, step * (wanted - serviceOf(service)))
+      }
+    }
+    const kept = Math.exp(-span / MEMORY_MS)
+    for (const service of this.#services) {
+      service.offered *= kept
+      service.admitted *= kept
+      service.judged *= kept
+      service.good *= kept
+    }
+  }
+
+  #move(group: number, by: number): void {
+    const log = Math.log(this.values[group] as number) + by
+    this.values[group] = Math.exp(Math.min(LOG_MAX, Math.max(0, log)))
+  }
+}
+
+function attainment({ judged, good }: Service): number {
+  return judged < 0.01 ? 1 : good / judged
+}
+
+function serviceOf(service: Service): number {
+  if (service.offered < 1e-6) return 1
+  return attainment(service) * Math.min(1, service.admitted / service.offered)
+}
