@@ -40,9 +40,14 @@ export class Replica {
     this.#aloneUntil = Math.max(this.#aloneUntil, until)
   }
 
+  /** Whatever its load, it may be sent to: healthy, or due for a trial, and not asking to be left alone. */
+  isTaking(now: Ms): boolean {
+    return now >= this.#aloneUntil && mayTry(this.health, now)
+  }
+
   /** @param keepFree  slots that are not for this request */
   hasRoom(now: Ms, keepFree = 0): boolean {
-    return this.#inFlight < this.limit - keepFree && now >= this.#aloneUntil && mayTry(this.health, now)
+    return this.#inFlight < this.limit - keepFree && this.isTaking(now)
   }
 
   /** Counts a request that is sent now. */

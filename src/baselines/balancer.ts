@@ -1,0 +1,74 @@
+/** What rivals' rules have in common: a request goes somewhere at once, or is refused; nothing waits in the router. */
+import type { Pool } from '../fleet/pool.js'
+import type { Replica } from '../fleet/replica.js'
+import type { Open } from '../policy/open.js'
+import type { Desk, Rule } from '../policy/rule.js'
+import type { Ms } from '../time.js'
+
+/**
+ * A rule that picks one of the replicas which may take the request: healthy, not asked to be left alone, not tried
+ * before. There is no limit on requests in flight unless the rule has one; `PoolSpec.maxInFlight` is Weir's own and not
+ * looked at. Without a replica to choose from, the class's next pool is asked.
+ */
+export abstract class Balancer implements Rule {
+  protected readonly desk: Desk
+  /** Reused. */
+  readonly #among: Replica[] = []
+
+  constructor(desk: Desk) {
+    this.desk = desk
+  }
+
+  /**
+   * @param among  at least one, of one pool, in the pool's order; reused by the next call
+   * @returns undefined where the rule has room on none of them
+   */
+  protected abstract choose(open: Open, among: readonly Replica[], now: Ms): Replica | undefined
+
+  arrive(open: Open, now: Ms): void {
+    const replica = this.pick(open, open.lane.pools, now)
+    if (replica !== undefined) this.desk.dispatch(open, replica, now)
+    else this.desk.shed(open, open.lane.up ? 'no_headroom' : 'no_replica', now)
+  }
+
+  again(open: Open, pools: readonly Pool[], now: Ms): void {
+    const replica = this.pick(open, pools, now)
+    if (replica !== undefined) this.desk.dispatch(open, replica, now)
+  }
+
+  freed(_now: Ms): void {}
+
+  protected pick(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
+    const among = this.#among
+    const { heldBy } = open
+    for (const pool of pools) {
+      among.length = 0
+      for (const replica of pool.replicas) {
+        const { id } = replica.spec
+        if (!replica.isTaking(now) || open.tried.includes(id)) continue
+        if (heldBy === undefined || heldBy === id) among.push(replica)
+      }
+      const chosen = among.length === 0 ? undefined : this.choose(open, among, now)
+      if (chosen !== undefined) return chosen
+    }
+    return undefined
+  }
+
+  /** The one with the lowest cost; among equals one drawn by lot. @param cost  Infinity: not this one */
+  protected cheapest(among: readonly Replica[], cost: (replica: Replica) => number): Replica | undefined {
+    let best: Replica | undefined
+    let lowest = Infinity
+    let equals = 1
+    for (const replica of among) {
+      const its = cost(replica)
+      if (its < lowest) {
+        best = replica
+        lowest = its
+        equals = 1
+      } else if (its === lowest && its < Infinity && this.desk.rng.next() * ++equals < 1) best = replica
+    }
+    return best
+  }
+}
+
+export const inFlight = (replica: Replica): number => replica.inFlight
