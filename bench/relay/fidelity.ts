@@ -143,7 +143,7 @@ async function measure(point: Point, seconds: number): Promise<{ result: LoadRes
   try {
     return await inFolder(async folder => {
       const port = await freePort()
-      const router = await weir(ANY_CORE, folder, port, `http://127.0.0.1:${engine}`, 'info')
+      const router = await weir(ANY_CORE, folder, port, `http://127.0.0.1:${engine}`)
       let result: LoadResult
       const requestLog = join(folder, 'requests.jsonl')
       try {
@@ -157,7 +157,7 @@ async function measure(point: Point, seconds: number): Promise<{ result: LoadRes
         await router.stop()
       }
       if (result.errors > 0) throw new Error(`${point.name}: ${JSON.stringify(result.error_kinds)}`)
-      const told = new Map((linesOf(router.out) as Told[]).map(line => [line.id, line]))
+      const told = new Map((linesOf(readFileSync(router.log, 'utf8')) as Told[]).map(line => [line.id, line]))
       const seen = linesOf(readFileSync(requestLog, 'utf8')) as Seen[]
       return { result, errors: compare(seen, told) }
     })

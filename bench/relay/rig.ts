@@ -1,6 +1,6 @@
 /** What the relay benches share: processes on cores of their own, the C load generator, Weir before one upstream. */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
 import { cpus, loadavg, release, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -10,41 +10,61 @@ export const here = fileURLToPath(new URL('.', import.meta.url))
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
 /** Upstream and load share core 1; a proxy whose cost is compared has core 0 to itself. */
-export const ONE_CORE = { cores: '0', priority: 5 }
-export const ANY_CORE = { cores: '0,1', priority: 5 }
-export const UPSTREAM = { cores: '1', priority: 10 }
-export const LOAD = { cores: '1', priority: 20 }
+export const ONE_CORE: Place = { cores: '0', priority: 5 }
+export const ANY_CORE: Place = { cores: '0,1', priority: 5 }
+export const UPSTREAM: Place = { cores: '1', priority: 10 }
+export const LOAD: Place = { cores: '1', priority: 20 }
 
 /** Real-time priority keeps other jobs of the machine out of the latencies; it needs the right to set it. */
 export const realtime = spawnSync('chrt', ['-r', '10', 'true']).status === 0
+/** Without it the proxy's figures hold the generators' use of its core, too. */
+export const pinned = cpus().length > 1 && spawnSync('taskset', ['-c', '0,1', 'true']).status === 0
 
-export type Place = typeof ONE_CORE
+export interface Place {
+  readonly cores: string
+  /** Of real time, 1 to 99; 0 is ordinary. */
+  readonly priority: number
+}
 
 /** Round robin: first-in-first-out would let one thread of a Node process starve the others on its core. */
 function placed({ cores, priority }: Place, argv: readonly string[]): string[] {
-  return [...(realtime ? ['chrt', '-r', String(priority)] : []), 'taskset', '-c', cores, ...argv]
+  return [
+    ...(realtime && priority > 0 ? ['chrt', '-r', String(priority)] : []),
+    ...(pinned ? ['taskset', '-c', cores] : []),
+    ...argv,
+  ]
 }
 
 /** How long a process may take to end after SIGTERM. */
 const STOP_MS = 5000
+
+interface RunOptions {
+  readonly cwd?: string
+  readonly env?: Readonly<Record<string, string>>
+  /** Where stdout goes: to `out`, or to a file; else nowhere. */
+  readonly stdout?: 'keep' | { readonly file: string }
+}
 
 /** A process that is one of the bench's own. */
 export class Running {
   readonly pid: number
   /** The end of what it wrote to stderr. */
   errors = ''
-  /** What it wrote to stdout, if asked for. */
+  /** What it wrote to stdout, if that is kept. */
   out = ''
   private readonly child: ChildProcess
   private readonly gone: Promise<void>
 
-  constructor(place: Place, argv: readonly string[], options: { cwd?: string; keepOut?: boolean } = {}) {
+  constructor(place: Place, argv: readonly string[], options: RunOptions = {}) {
+    const { cwd = here, env = {}, stdout } = options
     const [command = '', ...args] = placed(place, argv)
+    const file = typeof stdout === 'object' ? openSync(stdout.file, 'w') : undefined
     this.child = spawn(command, args, {
-      cwd: options.cwd ?? here,
-      env: { ...process.env, NODE_ENV: 'production' },
-      stdio: ['ignore', options.keepOut ? 'pipe' : 'ignore', 'pipe'],
+      cwd,
+      env: { ...process.env, NODE_ENV: 'production', ...env },
+      stdio: ['ignore', file ?? (stdout === 'keep' ? 'pipe' : 'ignore'), 'pipe'],
     })
+    if (file !== undefined) closeSync(file)
     this.gone = new Promise((resolve, reject) => {
       this.child.once('close', () => resolve())
       this.child.once('error', reject)
@@ -80,12 +100,12 @@ export class Running {
 
   /** Resolves when `port` takes connections. */
   async listens(port: number): Promise<this> {
-    for (let tries = 0; tries < 150 && !this.ended; tries++) {
+    for (let tries = 0; tries < 600 && !this.ended; tries++) {
       if (await opens(port)) return this
       await sleep(100)
     }
     await this.stop()
-    throw new Error(`port ${port} does not open: ${this.errors}`)
+    throw new Error(`port ${port} does not open: ${this.errors || this.out.slice(-500)}`)
   }
 
   /** Its own id and those of all its descendants. */
@@ -138,6 +158,7 @@ export async function freePort(): Promise<number> {
 }
 
 export interface Distribution {
+  readonly n: number
   readonly p50: number
   readonly p90: number
   readonly p99: number
@@ -150,10 +171,17 @@ export interface LoadResult {
   readonly errors: number
   readonly error_kinds: Readonly<Record<string, number>>
   readonly concurrency: number
+  readonly unfinished: number
+  readonly dropped: number
+  /** Streams that the client left, and streams that broke off as expected (`--leave`, `--cut`). */
+  readonly left: number
+  readonly cut: number
   readonly events_per_s: number
   readonly requests_per_s: number
   readonly ttft_us: Distribution
   readonly event_us: Distribution
+  /** By how much the gap between two events of a stream is longer at the client than at the upstream. */
+  readonly gap_error_us: Distribution
   readonly total_us: Distribution
   readonly proxy?: {
     readonly cpu_share: number
@@ -161,6 +189,8 @@ export interface LoadResult {
     readonly user_us_per_event: number
     readonly rss_kb: number
   }
+  /** With `--series`. */
+  readonly series?: readonly { readonly t: number; readonly events_per_s: number; readonly p99_us: number }[]
   readonly load_cpu_share: number
 }
 
@@ -181,9 +211,9 @@ export async function upstreamLateUs(port: number): Promise<number> {
   return stats.late_us.p99
 }
 
-export async function load(port: number, options: readonly string[]): Promise<LoadResult> {
+export async function load(port: number, options: readonly string[], place = LOAD): Promise<LoadResult> {
   const argv = ['./sse-load', '--port', String(port), ...options]
-  const process = new Running(LOAD, argv, { keepOut: true })
+  const process = new Running(place, argv, { stdout: 'keep' })
   const out = await process.end()
   try {
     return JSON.parse(out) as LoadResult
@@ -192,23 +222,40 @@ export async function load(port: number, options: readonly string[]): Promise<Lo
   }
 }
 
-/** @param level  of the log: info is one line a request */
+export interface Router extends Running {
+  /** One line a request, and what else Weir has to say. */
+  readonly log: string
+  readonly adminPort: number
+}
+
+export interface WeirOptions {
+  /** By default one pool of one replica with room for every stream: nothing is to queue. */
+  readonly config?: string
+  /** By default this tree's build. */
+  readonly main?: string
+  readonly node?: readonly string[]
+}
+
+/** Weir as an operator runs it: `serve` with a config, metrics on the admin port, one log line a request into a file. */
 export async function weir(
   place: Place,
   folder: string,
   port: number,
   upstreamUrl: string,
-  level: 'info' | 'warn',
-): Promise<Running> {
-  const file = join(folder, 'weir.yaml')
-  writeFileSync(file, CONFIG.replace('UPSTREAM', upstreamUrl))
-  const flags = [`--port=${port}`, '--admin-port=0', `--log-level=${level}`, '--json']
-  const argv = [process.execPath, join(root, 'dist/cli/main.js'), 'serve', '-c', file, ...flags]
-  return new Running(place, argv, { keepOut: level === 'info' }).listens(port)
+  options: WeirOptions = {},
+): Promise<Router> {
+  const { config = CONFIG, main = WEIR, node = [process.execPath] } = options
+  const [file, log, adminPort] = [join(folder, 'weir.yaml'), join(folder, 'weir.log'), await freePort()]
+  writeFileSync(file, config.replaceAll('UPSTREAM', upstreamUrl))
+  const flags = [`--port=${port}`, `--admin-port=${adminPort}`, '--json']
+  const argv = [...node, main, 'serve', '-c', file, ...flags]
+  const running = await new Running(place, argv, { stdout: { file: log } }).listens(port)
+  return Object.assign(running, { log, adminPort })
 }
 
-/** Room for every stream of a bench: nothing is to queue. */
-const CONFIG = `classes:
+export const WEIR = join(root, 'dist/cli/main.js')
+
+export const CLASSES = `classes:
   chat:
     slo:
       target: { percentile: 90, ttft: 500ms, tpot: 100ms }
@@ -216,7 +263,8 @@ const CONFIG = `classes:
       model: sim
       input_tokens: { p50: 50, p90: 50 }
       output_tokens: { p50: 50, p90: 200 }
-    pools: [main]
+`
+const CONFIG = `${CLASSES}    pools: [main]
 pools:
   main:
     model: "*"
@@ -259,11 +307,17 @@ export function median(values: readonly number[]): number {
 
 /** Machine, versions, commit and how busy the machine was: the foot of every result. */
 export function circumstances(proxy: Place, loadBefore: number): string {
-  const git = (...args: string[]) => execFileSync('git', args, { cwd: root, encoding: 'utf8' }).trim()
+  const git = (...args: string[]) => spawnSync('git', args, { cwd: root, encoding: 'utf8' }).stdout.trim()
+  const commit = git('rev-parse', '--short', 'HEAD') || 'unknown'
   const changed = git('status', '--porcelain', '--', 'src', 'bench/relay') === '' ? '' : ', changed'
   const model = cpus()[0]?.model ?? 'unknown CPU'
-  const priority = realtime ? 'real-time priority (load over upstream over proxy)' : 'ordinary priority'
-  return `Commit ${git('rev-parse', '--short', 'HEAD')}${changed}, Node ${process.version}, Linux ${release()}, ${cpus().length} cores (${model}).
-The proxy ran on ${proxy === ONE_CORE ? 'core 0' : 'both cores'}, upstream and load on core 1, with ${priority}.
+  const priority = realtime
+    ? 'real-time priority (load over upstream over proxy)'
+    : 'ordinary priority, since none of real time may be set here'
+  const where = pinned
+    ? `The proxy ran on ${proxy === ONE_CORE ? 'core 0' : 'both cores'}, upstream and load on core 1`
+    : 'No process had a core of its own, since taskset or a second core is missing'
+  return `Commit ${commit}${changed}, Node ${process.version}, Linux ${release()}, ${cpus().length} cores (${model}).
+${where}, with ${priority}.
 Load average of the machine before the first run: ${loadBefore.toFixed(2)}; after the last: ${loadavg()[0]?.toFixed(2)}.`
 }

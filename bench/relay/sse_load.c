@@ -4,9 +4,11 @@
  * slot starting its next request when the last one ended; starts are spread over --ramp seconds.
  * Open loop (--rate R): requests start on a schedule whatever the state of the earlier ones, over at
  * most --concurrency connections; TTFT then counts from the scheduled instant.
+ * --leave, --slow and --cut make it a client that goes away, one that reads slowly, and one whose upstream breaks off.
  * The result is one JSON object on stdout; --request-log adds one line a request. See README.md for the fields.
  */
 #include "common.h"
+#include <sys/uio.h>
 
 typedef struct {
   int fd;
@@ -25,6 +27,10 @@ typedef struct {
   uint64_t t_sent, t_out, t_out_last;          /* the request's last write; first and last output event */
   uint64_t eng_rx, eng_out, eng_out_last;      /* the engine's own stamps: request read, first and last output event */
   uint64_t n_out, content_bytes, usage_tokens;
+  bool log_fresh;                              /* the request opened its connection */
+  uint64_t ts_last, t_event;                   /* of the event before: the server's stamp, and when it came */
+  uint64_t leave_at, resume_at;                /* --leave, --slow; 0 = not */
+  bool told_cut;                               /* --cut: an event said that the stream broke off */
   char *hdr; size_t hdr_len, hdr_cap;
   char *carry; size_t carry_len, carry_cap;
   size_t req_off;
@@ -36,13 +42,18 @@ static struct {
   unsigned conc;
   double duration, warmup, ramp, rate, drain, timeout;
   uint64_t max_requests;
-  bool stream, poisson, lenient;
+  bool stream, poisson, lenient, cut;
+  enum { STAY, LEAVE_CLOSE, LEAVE_RESET } leave;
+  double leave_within_ms, slow_ms;
+  size_t slow_bytes;
+  unsigned messages;
   double series;
   size_t prompt_bytes, token_bytes;
   FILE *request_log;
   int pids[64], n_pids;
 } o = {.host = "127.0.0.1", .path = "/v1/chat/completions", .model = "sim", .label = "", .port = 9100, .conc = 100,
-       .duration = 10, .warmup = 1, .ramp = 1, .drain = 10, .timeout = 60, .stream = true, .poisson = true, .prompt_bytes = 200};
+       .duration = 10, .warmup = 1, .ramp = 1, .drain = 10, .timeout = 60, .stream = true, .poisson = true, .prompt_bytes = 200,
+       .messages = 1, .leave_within_ms = 5000};
 
 static int ep;
 static slot_t *slots;
@@ -52,11 +63,11 @@ static uint64_t t0, w0, w1, t_end;                    /* start, window start/end
 static uint64_t started, in_flight;
 static uint32_t next_id = 1;
 static struct {
-  uint64_t ok, errors, http_err, conn_err, timeouts, truncated, bad_seq, bad_hash, no_done, reconnects, retries, dropped, unfinished;
+  uint64_t ok, errors, http_err, conn_err, timeouts, truncated, bad_seq, bad_hash, no_done, reconnects, retries, dropped, unfinished, left, cut;
   uint64_t events, w_events, w_requests, w_bytes, reads;
   unsigned peak;
 } st;
-static hist_t h_ttft, h_ev, h_first, h_reqpath, h_total, h_int;
+static hist_t h_ttft, h_ev, h_gap, h_first, h_reqpath, h_total, h_int;
 static struct { double t, ev_s, p50, p99, cpu; unsigned streams; } series[3600];   /* --series */
 static unsigned n_series;
 static char *rbuf;
@@ -111,11 +122,17 @@ static bool open_conn(slot_t *s) {
   s->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (s->fd < 0) return false;
   set_nodelay(s->fd);
+  if (o.slow_bytes) {                                  /* else the kernel reads ahead for the slow reader */
+    int small = 8192;
+    setsockopt(s->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  }
+  s->log_fresh = true;
   if (connect(s->fd, (struct sockaddr *)&sa, sizeof sa) && errno != EINPROGRESS) { drop(s); return false; }
   s->fresh = true;
   want_out(s, true, EPOLL_CTL_ADD);
   return true;
 }
+/* Head, and the body as far as it differs from request to request. */
 static size_t build_request(slot_t *s, char *b) {
   char *p = b;
   p += sprintf(p, "POST %s HTTP/1.1\r\nhost: %s:%d\r\ncontent-type: application/json\r\n", o.path, o.host, o.port);
@@ -123,14 +140,16 @@ static size_t build_request(slot_t *s, char *b) {
   for (int i = 0; i < o.n_hdr; i++) p += sprintf(p, "%s\r\n", o.user_hdr[i]);
   p += sprintf(p, "content-length: %zu\r\n\r\n{\"model\":\"%s\",\"stream\":%s,\"user\":\"sim-%010u\"", body_total, o.model,
                o.stream ? "true" : "false", s->id);
-  memcpy(p, req_tail, req_tail_len);
-  return (size_t)(p - b) + req_tail_len;
+  return (size_t)(p - b);
 }
 static bool send_request(slot_t *s) {                  /* false: the connection failed */
-  size_t n = build_request(s, rbuf);
+  size_t own = build_request(s, rbuf), n = own + req_tail_len;
   while (s->req_off < n) {
+    size_t from = s->req_off > own ? s->req_off - own : 0;
+    struct iovec v[2] = {{rbuf + s->req_off, own - s->req_off}, {req_tail + from, req_tail_len - from}};
+    struct msghdr m = {.msg_iov = s->req_off < own ? v : v + 1, .msg_iovlen = s->req_off < own ? 2 : 1};
     s->t_sent = now_ns();
-    ssize_t r = send(s->fd, rbuf + s->req_off, n - s->req_off, MSG_NOSIGNAL);
+    ssize_t r = sendmsg(s->fd, &m, MSG_NOSIGNAL);
     if (r < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) return false;
@@ -152,6 +171,12 @@ static void reset_response(slot_t *s) {
   s->bad_seq = s->bad_hash = s->got_finish = s->got_done = s->got_first = false;
   s->t_sent = s->t_out = s->t_out_last = s->eng_rx = s->eng_out = s->eng_out_last = 0;
   s->n_out = s->content_bytes = s->usage_tokens = 0;
+  s->ts_last = 0, s->told_cut = false, s->log_fresh = false;
+}
+static double rng_uniform(void) {                      /* in (0, 1] */
+  static uint64_t x = 88172645463325252ull;
+  x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+  return ((double)(x >> 11) + 1) / 9007199254740994.0;
 }
 static void start(slot_t *s, uint64_t when) {
   started++, in_flight++;
@@ -160,6 +185,7 @@ static void start(slot_t *s, uint64_t when) {
   s->t_start = when, s->t_last = now_ns();
   s->in_window = when >= w0 && when < w1;
   reset_response(s);
+  s->leave_at = o.leave ? s->t_last + (uint64_t)(o.leave_within_ms * 1e6 * rng_uniform()) : 0;
   if (s->fd < 0) {
     if (!open_conn(s)) { st.conn_err++; finish(s, false); }
     return;
@@ -192,21 +218,33 @@ static void log_request(const slot_t *s) {
   double ttft = (double)(s->t_out - s->t_sent) / 1e6, last = (double)(s->t_out_last - s->t_sent) / 1e6;
   fprintf(o.request_log,
           "{\"id\":\"load-%010u\",\"ttft_ms\":%.4f,\"last_ms\":%.4f,\"outputs\":%llu,\"tokens\":%llu,\"tpot_ms\":%.6f,\"sent_ns\":%llu,"
-          "\"first_ns\":%llu,\"engine_rx_ns\":%llu,\"engine_first_ns\":%llu,\"engine_last_ns\":%llu}\n", s->id, ttft, last,
+          "\"first_ns\":%llu,\"engine_rx_ns\":%llu,\"engine_first_ns\":%llu,\"engine_last_ns\":%llu,\"new_connection\":%s}\n", s->id, ttft, last,
           (unsigned long long)s->n_out, (unsigned long long)tokens, tokens > 1 ? (last - ttft) / (double)(tokens - 1) : 0,
           (unsigned long long)s->t_sent, (unsigned long long)s->t_out, (unsigned long long)s->eng_rx, (unsigned long long)s->eng_out,
-          (unsigned long long)s->eng_out_last);
+          (unsigned long long)s->eng_out_last, s->log_fresh ? "true" : "false");
+}
+/* --cut: an answer that broke off, or an error status in place of one, is right where nothing before it was wrong. */
+static bool cut_right(slot_t *s) {
+  if (!o.cut || s->bad_seq || s->bad_hash) return false;
+  if (s->status == 200 ? s->got_done : s->status < 500) return false;
+  st.cut++;
+  return true;
 }
 /* The response ended cleanly as HTTP: judge its content. */
 static void complete(slot_t *s) {
   bool ok = true;
   s->fresh = false;
+  if (cut_right(s)) { finish(s, true); return; }
   if (s->status != 200) st.http_err++, ok = false;
   else if (o.stream) {
     if (!s->got_done || s->carry_len) st.no_done++, ok = false;
     else if (!o.lenient && !s->got_finish) st.no_done++, ok = false;
     if (s->bad_seq) st.bad_seq++, ok = false;
     if (s->bad_hash) { st.bad_hash++; if (!o.lenient) ok = false; }
+  } else if (!o.lenient) {
+    char id[24];
+    int n = snprintf(id, sizeof id, "\"c-%010u\"", s->id);
+    if (!s->carry_len || !memmem(s->carry, s->carry_len, id, (size_t)n)) st.bad_hash++, ok = false;
   }
   if (s->status != 200 && !s->close_after) {           /* an HTTP error leaves the connection usable */
     in_flight--, st.errors++, s->state = IDLE, free_slots[n_free++] = (unsigned)(s - slots);
@@ -224,6 +262,7 @@ static void gone(slot_t *s) {
     reset_response(s);
     if (open_conn(s)) return;
   }
+  if (s->state == BODY && cut_right(s)) { s->close_after = true; finish(s, true); return; }
   if (s->state == BODY) st.truncated++; else st.conn_err++;
   finish(s, false);
 }
@@ -263,9 +302,18 @@ static void on_event(slot_t *s, const char *p, size_t n, uint64_t now) {
   uint64_t ts = field_num(t, tail, "\"ts\":\"", 6), no = field_num(t, tail, "\"n\":\"", 5);
   if (ts == UINT64_MAX) {                               /* a comment, a re-ordered object ... */
     ts = field_num(p, n, "\"ts\":\"", 6), no = field_num(p, n, "\"n\":\"", 5);
-    if (ts == UINT64_MAX) { if (!o.lenient) s->bad_seq = true; return; }
+    if (ts == UINT64_MAX) {
+      s->told_cut = o.cut && memmem(p, n, "\"error\"", 7);
+      if (!o.lenient && !s->told_cut) s->bad_seq = true;
+      return;
+    }
   }
   if (win) hist_add(&h_ev, now > ts ? now - ts : 0);
+  if (win && s->ts_last) {                              /* how much longer the gap is here than it was at the server */
+    uint64_t here = now - s->t_event, there = ts - s->ts_last;
+    hist_add(&h_gap, here > there ? here - there : 0);
+  }
+  s->ts_last = ts, s->t_event = now;
   if (o.series > 0) hist_add(&h_int, now > ts ? now - ts : 0);
   if (no != s->n_tok) s->bad_seq = true;
   uint64_t rx;
@@ -285,8 +333,13 @@ static void on_event(slot_t *s, const char *p, size_t n, uint64_t now) {
   s->n_tok++;
 }
 static void on_body(slot_t *s, const char *p, size_t n, uint64_t now) {
-  if (!s->is_sse) return;
+  if (!s->is_sse && (o.stream || o.lenient)) return;
   const char *end = p + n;
+  if (!s->is_sse) {                                     /* kept whole: its end is judged */
+    if (s->carry_len + n > s->carry_cap) s->carry = xrealloc(s->carry, s->carry_cap = (s->carry_len + n) * 2);
+    memcpy(s->carry + s->carry_len, p, n), s->carry_len += n;
+    return;
+  }
   if (s->carry_len) {                                   /* complete the carried event first */
     while (p < end) {
       const char *nl = memchr(p, '\n', (size_t)(end - p));
@@ -398,7 +451,7 @@ static void on_ready(slot_t *s, uint32_t ev) {
   }
   if (!(ev & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))) return;
   for (int k = 0; k < 4 && s->fd >= 0; k++) {
-    ssize_t r = recv(s->fd, rbuf, RBUF, 0);
+    ssize_t r = recv(s->fd, rbuf, o.slow_bytes ? o.slow_bytes : RBUF, 0);
     if (r < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) gone(s);
@@ -407,7 +460,27 @@ static void on_ready(slot_t *s, uint32_t ev) {
     if (r == 0) { gone(s); return; }
     st.reads++;
     feed(s, rbuf, (size_t)r, now_ns());
+    if (o.slow_bytes && s->fd >= 0 && s->state != IDLE) {
+      struct epoll_event e = {.events = 0, .data.u32 = (uint32_t)(s - slots)};
+      epoll_ctl(ep, EPOLL_CTL_MOD, s->fd, &e);
+      s->resume_at = now_ns() + (uint64_t)(o.slow_ms * 1e6);
+      return;
+    }
     if (r < RBUF) return;
+  }
+}
+/* --leave and --slow: looked after every few ms. */
+static void look_after(slot_t *s, uint64_t now) {
+  if (s->state == IDLE || s->fd < 0) return;
+  if (s->leave_at && now >= s->leave_at) {
+    struct linger at_once = {1, 0};
+    if (o.leave == LEAVE_RESET) setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    drop(s);
+    s->state = IDLE, in_flight--, st.left++;
+    free_slots[n_free++] = (unsigned)(s - slots);
+  } else if (s->resume_at && now >= s->resume_at) {
+    s->resume_at = 0;
+    want_out(s, false, EPOLL_CTL_MOD);
   }
 }
 
@@ -425,6 +498,10 @@ static void usage(void) {
        "  --timeout 60        a stream silent for so many seconds is an error\n"
        "  --no-stream         send \"stream\": false and count requests\n"
        "  --model sim --prompt-bytes 200 --header 'name: value' (repeatable)\n"
+       "  --messages 1        the prompt is cut into so many messages\n"
+       "  --leave close|reset --leave-within 5000   leave each stream at a random moment, ms after its start\n"
+       "  --slow-bytes B --slow-ms M   read at most B bytes, then nothing for M ms\n"
+       "  --cut               expect streams that break off, with nothing wrong before, or an error status of 500 or more\n"
        "  --lenient           for proxies that re-write events: do not require identical bytes\n"
        "  --pid P[,P..]       sample CPU and memory of these processes over the measured window\n"
        "  --request-log FILE  one JSON line for each stream that started in the window and completed; sends an x-request-id\n"
@@ -438,17 +515,13 @@ static void print_hist(const char *name, const hist_t *h) {
          (unsigned long long)h->n, h->n ? (double)h->sum / (double)h->n / 1e3 : 0.0, hist_pct(h, 50) / 1e3, hist_pct(h, 90) / 1e3,
          hist_pct(h, 99) / 1e3, hist_pct(h, 99.9) / 1e3, (double)h->max / 1e3);
 }
-static double rng_exp(void) {
-  static uint64_t x = 88172645463325252ull;
-  x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-  return -log(((double)(x >> 11) + 1) / 9007199254740994.0);
-}
 int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
     if (!strcmp(a, "--help") || !strcmp(a, "-h")) usage();
     if (!strcmp(a, "--no-stream")) { o.stream = false; continue; }
     if (!strcmp(a, "--lenient")) { o.lenient = true; continue; }
+    if (!strcmp(a, "--cut")) { o.cut = true; continue; }
     if (!v) die("%s needs a value", a);
     i++;
     if (!strcmp(a, "--host")) o.host = v;
@@ -467,6 +540,11 @@ int main(int argc, char **argv) {
     else if (!strcmp(a, "--model")) o.model = v;
     else if (!strcmp(a, "--label")) o.label = v;
     else if (!strcmp(a, "--prompt-bytes")) o.prompt_bytes = (size_t)atol(v);
+    else if (!strcmp(a, "--messages")) o.messages = (unsigned)atoi(v);
+    else if (!strcmp(a, "--leave")) o.leave = !strcmp(v, "reset") ? LEAVE_RESET : LEAVE_CLOSE;
+    else if (!strcmp(a, "--leave-within")) o.leave_within_ms = atof(v);
+    else if (!strcmp(a, "--slow-bytes")) o.slow_bytes = (size_t)atol(v);
+    else if (!strcmp(a, "--slow-ms")) o.slow_ms = atof(v);
     else if (!strcmp(a, "--token-bytes")) o.token_bytes = (size_t)atol(v);
     else if (!strcmp(a, "--request-log")) { if (!(o.request_log = fopen(v, "w"))) die("%s: %s", v, strerror(errno)); }
     else if (!strcmp(a, "--header")) { if (o.n_hdr < 16) o.user_hdr[o.n_hdr++] = v; else die("too many headers"); }
@@ -475,17 +553,22 @@ int main(int argc, char **argv) {
     } else die("unknown option %s (try --help)", a);
   }
   if (!o.conc || o.conc > 60000) die("concurrency: 1..60000");
-  if (o.prompt_bytes > RBUF / 2) die("prompt-bytes: at most %d", RBUF / 2);
+  if (o.prompt_bytes > 64u << 20 || !o.messages) die("prompt-bytes: at most 64 MiB, in at least 1 message");
+  if (o.slow_bytes > RBUF) die("slow-bytes: at most %d", RBUF);
   if (raise_nofile() < o.conc + 16ull) die("the descriptor limit is too low for %u connections", o.conc);
   prctl(PR_SET_TIMERSLACK, 1);
   signal(SIGPIPE, SIG_IGN), signal(SIGINT, on_signal), signal(SIGTERM, on_signal);
   sa.sin_family = AF_INET, sa.sin_port = htons((uint16_t)o.port);
   if (inet_pton(AF_INET, o.host, &sa.sin_addr) != 1) die("bad host %s (an IPv4 address is needed)", o.host);
   rbuf = xrealloc(NULL, RBUF);
-  req_tail = xrealloc(NULL, o.prompt_bytes + 128);
-  req_tail_len = (size_t)sprintf(req_tail, ",\"messages\":[{\"role\":\"user\",\"content\":\"");
-  for (size_t i = 0; i < o.prompt_bytes; i++) req_tail[req_tail_len++] = i % 6 == 5 ? ' ' : (char)('a' + i % 23);
-  req_tail_len += (size_t)sprintf(req_tail + req_tail_len, "\"}]}");
+  req_tail = xrealloc(NULL, o.prompt_bytes + o.messages * 64ull + 128);
+  req_tail_len = (size_t)sprintf(req_tail, ",\"messages\":[");
+  for (size_t m = 0, i = 0; m < o.messages; m++) {
+    req_tail_len += (size_t)sprintf(req_tail + req_tail_len, "%s{\"role\":\"%s\",\"content\":\"", m ? "," : "", m % 2 ? "assistant" : "user");
+    for (size_t end = o.prompt_bytes * (m + 1) / o.messages; i < end; i++) req_tail[req_tail_len++] = i % 6 == 5 ? ' ' : (char)('a' + i % 23);
+    req_tail_len += (size_t)sprintf(req_tail + req_tail_len, "\"}");
+  }
+  req_tail_len += (size_t)sprintf(req_tail + req_tail_len, "]}");
   body_total = req_tail_len + (size_t)snprintf(NULL, 0, "{\"model\":\"%s\",\"stream\":%s,\"user\":\"sim-%010u\"", o.model,
                                                o.stream ? "true" : "false", 1u);
   ep = epoll_create1(EPOLL_CLOEXEC);
@@ -504,7 +587,7 @@ int main(int argc, char **argv) {
   w0 = t0 + (uint64_t)(o.warmup * 1e9), t_end = w1 = t0 + (uint64_t)(o.duration * 1e9);
   double prev_cpu = pa.cpu_s;
   uint64_t next_series = o.series > 0 ? t0 + (uint64_t)(o.series * 1e9) : UINT64_MAX, prev_series = t0;
-  uint64_t next_arrival = t0, next_sweep = t0 + 1000000000ull, t_stop = 0;
+  uint64_t next_arrival = t0, next_sweep = t0 + 1000000000ull, next_look = o.leave || o.slow_bytes ? t0 : UINT64_MAX, t_stop = 0;
   unsigned ramped = 0;
   double gap_ns = o.rate > 0 ? 1e9 / o.rate : 0;
   for (;;) {
@@ -529,7 +612,7 @@ int main(int argc, char **argv) {
     if (!have_b && w1 < wake) wake = w1;
     if (may_start()) {
       if (o.rate > 0) {
-        for (; next_arrival <= now && may_start(); next_arrival += (uint64_t)(o.poisson ? gap_ns * rng_exp() : gap_ns)) {
+        for (; next_arrival <= now && may_start(); next_arrival += (uint64_t)(o.poisson ? gap_ns * -log(rng_uniform()) : gap_ns)) {
           if (n_free) start(&slots[free_slots[--n_free]], next_arrival);
           else st.dropped++;
         }
@@ -551,6 +634,11 @@ int main(int argc, char **argv) {
       if (stop_flag) break;
       if (wake > now + 50000000) wake = now + 50000000;
     }
+    if (now >= next_look) {
+      for (unsigned i = 0; i < o.conc; i++) look_after(&slots[i], now);
+      next_look = now + 2000000;
+    }
+    if (next_look < wake) wake = next_look;
     if (now >= next_sweep) {
       next_sweep = now + 1000000000ull;
       for (unsigned i = 0; i < o.conc; i++)
@@ -576,15 +664,16 @@ int main(int argc, char **argv) {
   printf("\"started\":%llu,\"completed\":%llu,\"errors\":%llu,\"peak_streams\":%u,", (unsigned long long)started,
          (unsigned long long)st.ok, (unsigned long long)st.errors, st.peak);
   printf("\"error_kinds\":{\"http_status\":%llu,\"connection\":%llu,\"timeout\":%llu,\"truncated\":%llu,\"no_done\":%llu,\"wrong_sequence\":%llu,"
-         "\"wrong_bytes\":%llu},\"unfinished\":%llu,\"reconnects\":%llu,\"dropped\":%llu,", (unsigned long long)st.http_err,
+         "\"wrong_bytes\":%llu},\"unfinished\":%llu,\"reconnects\":%llu,\"dropped\":%llu,\"left\":%llu,\"cut\":%llu,", (unsigned long long)st.http_err,
          (unsigned long long)st.conn_err, (unsigned long long)st.timeouts, (unsigned long long)st.truncated, (unsigned long long)st.no_done,
          (unsigned long long)st.bad_seq, (unsigned long long)st.bad_hash, (unsigned long long)st.unfinished,
-         (unsigned long long)st.reconnects, (unsigned long long)st.dropped);
+         (unsigned long long)st.reconnects, (unsigned long long)st.dropped, (unsigned long long)st.left, (unsigned long long)st.cut);
   printf("\"events\":%llu,\"window_events\":%llu,\"events_per_s\":%.1f,\"requests_per_s\":%.1f,\"events_per_read\":%.2f,\"mb_per_s\":%.2f,",
          (unsigned long long)st.events, (unsigned long long)st.w_events, win > 0 ? st.w_events / win : 0, win > 0 ? st.w_requests / win : 0,
          st.reads ? (double)st.events / (double)st.reads : 0, win > 0 ? st.w_bytes / win / 1e6 : 0);
   print_hist("ttft_us", &h_ttft);
   print_hist("event_us", &h_ev);
+  print_hist("gap_error_us", &h_gap);
   print_hist("first_event_us", &h_first);
   print_hist("request_path_us", &h_reqpath);
   print_hist("total_us", &h_total);
