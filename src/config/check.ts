@@ -25,6 +25,7 @@ export function checkConfig(
 ): void {
   checkDoors(source, config)
   checkTimers(source, config)
+  checkAutoscale(source, config)
   for (const [name, cls] of Object.entries(config.classes ?? {})) checkClass(source, config, name, cls)
   const owners = new Map<string, string>()
   for (const [name, pool] of Object.entries(config.pools ?? {})) checkPool(source, config, name, pool, owners)
@@ -53,6 +54,23 @@ function checkDoors(source: Source, { listen, admin, auth }: Partly<ConfigFields
       got: `${admin.port}, the port of listen`,
       allowed: 'a port of its own',
       fix: `write another, such as ${listen.port + 1}`,
+    })
+  }
+}
+
+function checkAutoscale(source: Source, { autoscale }: Partly<ConfigFields>): void {
+  const { target, down } = autoscale ?? {}
+  if (target === 0) {
+    source.complain(['autoscale', 'target'], {
+      got: '0',
+      allowed: 'a number above 0, up to 1',
+      fix: 'write 0.7: room for a burst and for one replica that fails',
+    })
+  } else if (target !== undefined && down !== undefined && down >= target) {
+    source.complain(['autoscale', 'down'], {
+      got: `${down}, with target ${target}`,
+      allowed: 'less than target',
+      fix: `write ${Math.round(target * 78) / 100}: else a replica that was just added is taken away again`,
     })
   }
 }

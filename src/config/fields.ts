@@ -462,6 +462,23 @@ export const ConfigFields = Type.Object(
       },
       'Before the commit a failed request goes to one other replica, within this budget.',
     ),
+    autoscale: group(
+      {
+        target: share(
+          'Demand over capacity that the wished number of replicas is made for. 0.7: ten replicas for the work of seven.',
+          0.7,
+        ),
+        down: share(
+          'Below this, with one replica fewer and for 10 minutes, one goes. 0.55: of ten when nine would be 55 % full.',
+          0.55,
+        ),
+        cold_start: duration(
+          'What a replica needs from its start until it is ready and warm. 180s: a rise is answered that much ahead.',
+          { default: '180s' },
+        ),
+      },
+      'What weir_desired_replicas goes by. Weir starts and stops nothing itself.',
+    ),
     state_dir: text(
       'file',
       'a directory, made if it is not there; relative to this file',
@@ -565,6 +582,5 @@ export type KeysFields = Static<typeof KeysFields>
 /** Keys of the documentation that this version does not do, and what that means. `*` is any name. */
 export const NOT_BUILT: readonly (readonly [path: string, means: string])[] = [
   ['admission', 'admission has no knobs'],
-  ['autoscale', 'replicas are not scaled'],
   ['pools.*.fallback', 'a request stays with its model'],
 ]

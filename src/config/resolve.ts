@@ -45,6 +45,11 @@ export function resolve(
     cors: config.cors.origins,
     pools: pools.map(([name, pool]) => resolveWire(idIn(poolIds, name), pool, config)),
     replicas: wires,
+    autoscale: {
+      target: config.autoscale.target,
+      down: config.autoscale.down,
+      coldStartMs: spanOf(config.autoscale.cold_start),
+    },
     sweeps: budgetsOf(sweeps),
     classIds,
     policy: {

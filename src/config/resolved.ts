@@ -1,6 +1,7 @@
 /** The config after loading: one frozen form with units resolved, in which nothing is looked up by string but names. */
 import type { PolicySpec } from '../policy/policy.js'
 import type { ClassId, PoolId, ReplicaId } from '../request.js'
+import type { AutoscaleOptions } from '../slo/autoscale.js'
 import type { SweptBudget } from '../slo/sweep.js'
 import type { Ms } from '../time.js'
 
@@ -75,6 +76,8 @@ export interface Resolved {
   readonly pools: readonly PoolWire[]
   /** By replica id. */
   readonly replicas: readonly ReplicaWire[]
+  /** What the wished number of replicas goes by. */
+  readonly autoscale: AutoscaleOptions
   /** By pool name: what its sweep says it can promise. A pool without one is not in it. */
   readonly sweeps: ReadonlyMap<string, SweptBudget>
   /** Class name to id, for URL prefixes and `x-weir-class`. */

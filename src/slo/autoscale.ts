@@ -1,10 +1,15 @@
 /** How many replicas a pool should have: up at once, ahead of a rise; down late, and one at a time. */
 import type { Ms } from '../time.js'
 
-/** Demand over capacity to run at. Source: the essay's 70 %, algorithms 5. */
-const TARGET = 0.7
-/** One replica fewer must stay below this for so long. Source: algorithms 5. */
-const DOWN_BELOW = 0.55
+export interface AutoscaleOptions {
+  /** Demand over capacity to run at. Source of the default 0.70: the essay's 70 %, algorithms 5. */
+  readonly target: number
+  /** One replica fewer must stay below this for ten minutes. Source of the default 0.55: algorithms 5. */
+  readonly down: number
+  /** A replica needs so long to get ready. Source of the default 180 s: algorithms 5. */
+  readonly coldStartMs: Ms
+}
+
 const DOWN_AFTER_MS: Ms = 600_000
 /** A step up is at most one replica or this share of those there. Source: algorithms 5. */
 const UP_SHARE = 0.25
@@ -16,10 +21,8 @@ const TREND = 0.05
 const SAMPLE_MS: Ms = 10_000
 /** The trend adds at most this share to the level. Source: algorithms 5. */
 const TREND_MOST = 0.5
-/** A replica needs so long to get ready, until seen otherwise. Source: algorithms 5. */
-const COLD_START_MS: Ms = 180_000
 
-export interface ScaleInput {
+export interface ScaleInput extends AutoscaleOptions {
   /** GPU seconds of work a second, as offered; a mean over about 60 s. */
   readonly demand: number
   /** GPU seconds of work a second that one replica serves within its promise; undefined: not known yet. */
@@ -29,8 +32,6 @@ export interface ScaleInput {
   readonly pending: number
   /** Burn of the error budget over 24 h; undefined: not known. From 1 on nothing is taken away. */
   readonly burn: number | undefined
-  /** 90th percentile of the times that replicas took to get ready; undefined: 180 s. */
-  readonly coldStartMs: Ms | undefined
 }
 
 export interface Scale {
@@ -52,7 +53,7 @@ export class Autoscaler {
   /** To be called at rising times, every 10 s or more often. */
   update(input: ScaleInput, now: Ms): Scale {
     this.#sample(input.demand, now)
-    const rise = this.#rise(input.coldStartMs ?? COLD_START_MS)
+    const rise = this.#rise(input.coldStartMs)
     const expected = Math.max(input.demand, rise)
     const { perReplica } = input
     const there = input.ready + input.pending
@@ -61,7 +62,7 @@ export class Autoscaler {
     }
     const wish = this.#desired ?? there
     // A ratio that is 0.7 but for rounding asks for nobody.
-    const needed = Math.ceil(expected / (TARGET * perReplica) - 1e-9)
+    const needed = Math.ceil(expected / (input.target * perReplica) - 1e-9)
     if (needed > wish) {
       this.#desired = this.#up(wish, needed, now)
       return { desired: this.#desired, expected, why: rise > input.demand ? 'rising demand' : 'demand' }
@@ -80,7 +81,7 @@ export class Autoscaler {
 
   /** One fewer would have been enough for ten minutes. @param replicas  that the demand would fill */
   #down(input: ScaleInput, wish: number, replicas: number, now: Ms): boolean {
-    const low = wish > 1 && replicas / (wish - 1) < DOWN_BELOW && (input.burn ?? 0) < 1 && input.pending === 0
+    const low = wish > 1 && replicas / (wish - 1) < input.down && (input.burn ?? 0) < 1 && input.pending === 0
     if (!low) {
       this.#lowSince = undefined
       return false

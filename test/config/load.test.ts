@@ -48,6 +48,7 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
     commitAfterMs: [30_000],
     overloadStatus: 503,
     stateDir: undefined,
+    autoscale: { target: 0.7, down: 0.55, coldStartMs: 3 * MINUTE },
     sweeps: new Map(),
     cors: [],
     pools: [
@@ -135,6 +136,7 @@ timeouts: { connect: 1s, first_token: off, stall: 1.5s, total: 2h }
 commit_after: never
 retries: { share: 0, floor: 0 }
 overload_status: 429
+autoscale: { target: 0.8, down: 0.4, cold_start: 10m }
 cors: { origins: [https://app.example, "http://localhost:3000"] }
 classes:
   chat:
@@ -172,6 +174,7 @@ routes:
   - { class: chat }
 `)
   t.same(config.listen, { host: '127.0.0.9', port: 0 })
+  t.same(config.autoscale, { target: 0.8, down: 0.4, coldStartMs: 10 * MINUTE })
   t.same(config.admin, { host: 'localhost', port: 9090, token: 't0ken' })
   t.same(config.limits, { body: 1024 ** 3, headers: 512, event: 1536, headMs: 2000, bodyMs: MINUTE })
   t.same(config.commitAfterMs, [0, undefined])

@@ -350,6 +350,26 @@ classes.chat.slo.guard.tpot   (line 6)
     says: one('retries.share   (line 1)', '10', 'a number from 0 to 1', 'write 0.1 for 10 %'),
   },
   {
+    name: 'a line to scale at that is no load at all',
+    change: [['listen:', 'autoscale: { target: 0 }\nlisten:']],
+    says: one(
+      'autoscale.target   (line 1)',
+      '0',
+      'a number above 0, up to 1',
+      'write 0.7: room for a burst and for one replica that fails',
+    ),
+  },
+  {
+    name: 'a replica taken away as soon as it is there',
+    change: [['listen:', 'autoscale: { target: 0.5 }\nlisten:']],
+    says: one(
+      'autoscale.down   (line 1)',
+      '0.55, with target 0.5',
+      'less than target',
+      'write 0.39: else a replica that was just added is taken away again',
+    ),
+  },
+  {
     name: 'a number in quotes',
     change: [['port: 8080', 'port: "8080"']],
     says: one(

@@ -9,7 +9,9 @@ const input = (demand: number, ready: number, more: Partial<ScaleInput> = {}): S
   ready,
   pending: 0,
   burn: 0,
-  coldStartMs: undefined,
+  target: 0.7,
+  down: 0.55,
+  coldStartMs: 180_000,
   ...more,
 })
 
@@ -88,6 +90,19 @@ t.test('a moment of demand, a burning budget or a replica on its way keeps them'
     t.equal(burning.update(input(2, 10, { burn: 1 }), at).desired, 10)
     t.equal(pending.update(input(2, 9, { pending: 1 }), at).desired, 10)
   }
+})
+
+t.test('the dials are the operator’s', async t => {
+  t.equal(new Autoscaler().update(input(7, 10, { target: 0.5 }), 0).desired, 12)
+  const sooner = new Autoscaler()
+  for (let at = 0; at <= 10 * MINUTE; at += 10_000) sooner.update(input(6, 10, { down: 0.68 }), at)
+  t.equal(sooner.update(input(6, 10, { down: 0.68 }), 11 * MINUTE).desired, 9)
+  const slow = (coldStartMs: number): number => {
+    const scaler = new Autoscaler()
+    for (let at = 0; at <= 600; at += 10) scaler.update(input(at, 1000, { coldStartMs }), at * 1000)
+    return scaler.update(input(600, 1000, { coldStartMs }), 600_000).expected
+  }
+  t.ok(slow(20_000) < slow(180_000), 'a replica that is ready sooner need not be asked for as early')
 })
 
 t.test('a load that swings about the line does not flap', async t => {
