@@ -74,6 +74,8 @@ export class Engine<R extends EngineRequest = EngineRequest> {
     prefixHits: 0,
     prefillComputed: 0,
   }
+  /** Iterations that begin from now on take so many times as long as their cost says. */
+  slowness = 1
   readonly #kv: KvCache
   readonly #noise: EngineOptions['noise']
   readonly #coarse: boolean
@@ -164,6 +166,11 @@ export class Engine<R extends EngineRequest = EngineRequest> {
     sequence.state = 'aborted'
   }
 
+  /** Forgets all prefixes; sequences under way keep what they hold. */
+  flushCache(): void {
+    this.#kv.flush()
+  }
+
   /** Runs all steps that end by `now`, each handed to `sink`, which may submit and abort at the step's end. */
   runTo(now: Ms, sink: (step: Step<R>) => void): void {
     for (;;) {
@@ -239,16 +246,12 @@ export class Engine<R extends EngineRequest = EngineRequest> {
     }
 
     this.#inStep = true
-    const first = stepMs(
-      this.profile.cost,
-      step.prefillTokens + step.decodeTokens,
-      sequences,
-      attention,
-      kvTokens,
-    )
+    const first =
+      this.slowness *
+      stepMs(this.profile.cost, step.prefillTokens + step.decodeTokens, sequences, attention, kvTokens)
     const most = this.#joinable()
     // Each joined iteration reads the KV that the one before it wrote.
-    const slope = (this.profile.cost.dMsPerKkv * step.decodeTokens) / 1000
+    const slope = (this.slowness * this.profile.cost.dMsPerKkv * step.decodeTokens) / 1000
     // Those that begin before it still belong to it: no dice are rolled for iterations that an arrival cuts off.
     const last = Math.min(
       now + this.#mostJoinedMs,

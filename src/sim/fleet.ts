@@ -1,7 +1,7 @@
 /** Any policy over simulated engines in virtual time: does what it decides, and tells it what comes of that. */
 import TinyQueue from 'tinyqueue'
 import type { Decision, Ending, Failure } from '../policy/decision.js'
-import type { Policy } from '../policy/policy.js'
+import type { Policy, PolicySpec } from '../policy/policy.js'
 import type { ReplicaId, RequestFacts, Ticket } from '../request.js'
 import type { TrafficClass } from '../slo/slo.js'
 import type { Judgement } from '../slo/verdict.js'
@@ -34,8 +34,8 @@ export interface FleetOptions {
   /** What the requests ask for. */
   readonly model: string
   readonly traffic: Traffic
-  /** Told of each request once, when it has ended. */
-  readonly ended: (job: Job, judgement: Judgement) => void
+  /** Told of each request once, when it has ended, with what its sender does next. */
+  readonly ended: (job: Job, judgement: Judgement, next: Arrival | undefined) => void
   /** Lognormal jitter of the iteration times. */
   readonly noise?: { readonly sigma: number; readonly rng: Rng }
   /** Those still under way then end as timed out; default: it runs until all have ended. */
@@ -162,6 +162,21 @@ export class Fleet {
     this.#down[replica] = false
     this.engines[replica] = this.#engine(profile)
     this.#plan(replica)
+  }
+
+  /** Its iterations take so many times as long from now on. */
+  slow(replica: ReplicaId, factor: number): void {
+    this.#engineOf(replica).slowness = factor
+  }
+
+  /** Every replica forgets its prefix cache. */
+  flushCaches(): void {
+    for (const engine of this.engines) engine.flushCache()
+  }
+
+  /** The policy follows a new config. */
+  reconfigure(spec: PolicySpec): void {
+    this.#follow(this.#policy.reconfigure(spec, this.#now))
   }
 
   /** Traffic of others, straight to the engine: the policy does not know of it. */
@@ -296,9 +311,9 @@ export class Fleet {
     const ticket = job.ticket as Ticket
     this.#open.delete(ticket.id)
     job.close(end, this.#now, this.#options.classes[job.arrival.cls] as TrafficClass)
-    this.#options.ended(job, judgement)
     const next = this.#traffic.after?.(job, this.#now)
-    if (next !== undefined) this.at(next.at, () => this.send({ ...next, at: this.#now }))
+    this.#options.ended(job, judgement, next)
+    if (next !== undefined) this.at(next.at, () => this.send(next))
   }
 
   #jobOf(ticket: Ticket): Job {

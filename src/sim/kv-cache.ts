@@ -103,7 +103,7 @@ export class KvCache {
         this.#run[oldest] = run - left
         return
       }
-      if (run === 0) this.#byHash.delete(this.#hash[oldest] as number)
+      if (run === 0) this.#forget(oldest)
       left -= Math.max(run, 1)
       this.#unlink(oldest)
       this.#spare.push(oldest)
@@ -122,6 +122,11 @@ export class KvCache {
     this.published++
   }
 
+  /** No block is findable any more. */
+  flush(): void {
+    this.#byHash.clear()
+  }
+
   /** Gives back all blocks, the last first, so that the head of a prompt stays findable longest. */
   release(hold: KvHold): void {
     const own = hold.blocks - hold.shared.length
@@ -138,6 +143,12 @@ export class KvCache {
       }
     }
     hold.blocks = 0
+  }
+
+  /** After a flush another block may have its hash. */
+  #forget(node: number): void {
+    const hash = this.#hash[node] as number
+    if (this.#byHash.get(hash) === node) this.#byHash.delete(hash)
   }
 
   #addRun(count: number): void {

@@ -33,6 +33,11 @@ export interface EngineServerOptions {
   readonly tokensPerEvent?: number
   /** Events within 0.1 ms of their virtual time, for up to a quarter of a core; default false: within some 2 ms. */
   readonly exact?: boolean
+  /**
+   * What a client's request and an answer's first event take on their ways, in ms; default 0. It is part of the
+   * profile's overhead, which was measured by clients, and so is taken off it.
+   */
+  readonly wayMs?: Ms
   /** Lengths of answers that no header sets; default: the worked example's, median 450. */
   readonly outputTokens?: LengthSpec
 }
@@ -87,7 +92,8 @@ class ServedEngine {
   #calls = 0
 
   constructor(options: EngineServerOptions) {
-    const profile = profileNamed(options.profile ?? 'llama3-8b')
+    const named = profileNamed(options.profile ?? 'llama3-8b')
+    const profile = { ...named, overheadMs: Math.max(0, named.overheadMs - (options.wayMs ?? 0)) }
     const seed = options.seed ?? 1
     const sigma = options.noise ?? 0
     this.#model = options.model ?? profile.name
