@@ -27,16 +27,24 @@ export abstract class Balancer implements Rule {
 
   arrive(open: Open, now: Ms): void {
     const replica = this.pick(open, open.lane.pools, now)
-    if (replica !== undefined) this.desk.dispatch(open, replica, now)
-    else this.desk.shed(open, open.lane.up ? 'no_headroom' : 'no_replica', now)
+    if (replica !== undefined) this.send(open, replica, now)
+    else this.refuse(open, now)
   }
 
   again(open: Open, pools: readonly Pool[], now: Ms): void {
     const replica = this.pick(open, pools, now)
-    if (replica !== undefined) this.desk.dispatch(open, replica, now)
+    if (replica !== undefined) this.send(open, replica, now)
   }
 
   freed(_now: Ms): void {}
+
+  protected send(open: Open, replica: Replica, now: Ms): void {
+    this.desk.dispatch(open, replica, now)
+  }
+
+  protected refuse(open: Open, now: Ms): void {
+    this.desk.shed(open, open.lane.up ? 'no_headroom' : 'no_replica', now)
+  }
 
   protected pick(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
     const among = this.#among

@@ -25,17 +25,18 @@ interface Line {
  * waited as long as it. One request waits for its class's `queue.wait` at most, whatever the others do.
  */
 export class Lines {
-  readonly #desk: Desk
+  readonly #desk: Pick<Desk, 'dispatch'>
   readonly #hasRoom: (lane: Lane, now: Ms) => boolean
   readonly #pick: (open: Open, now: Ms) => Replica | undefined
   readonly #lines = new Map<Lane, Line>()
 
   /**
+   * @param desk     how one is sent
    * @param hasRoom  for one of those who wait there; false spares asking for each of them
    * @param pick     where one may go now; undefined: nowhere
    */
   constructor(
-    desk: Desk,
+    desk: Pick<Desk, 'dispatch'>,
     hasRoom: (lane: Lane, now: Ms) => boolean,
     pick: (open: Open, now: Ms) => Replica | undefined,
   ) {
