@@ -156,7 +156,13 @@ export class Engine<R extends EngineRequest = EngineRequest> {
     if (sequence.state === 'ended' || sequence.state === 'aborted') return
     if (sequence.state === 'running') {
       this.#cutTo(now)
-      if (this.#inStep) this.#emit(sequence, this.#step.iterations - 1)
+      if (this.#inStep) {
+        const { planned } = sequence
+        this.#emit(sequence, this.#step.iterations - 1)
+        // The iteration under way has taken its blocks, and with them what was findable there.
+        const more = blocksFor(sequence.computed + planned) - sequence.blocks
+        if (more > 0) this.#kv.grow(sequence, more)
+      }
       this.#running.splice(this.#running.indexOf(sequence), 1)
       this.#kv.release(sequence)
     } else {
