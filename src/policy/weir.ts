@@ -163,8 +163,10 @@ class WeirRule implements Rule {
     const view = this.#views[replica.spec.id] as View
     kept.sent = this.#forecast.dispatched(replica.spec.id, kept.asking, now, 0)
     kept.expected = this.#bestGood
+    ;(kept as any).ttft = kept.sent.ttftMs
+    ;(kept as any).pace = kept.sent.tpotMs
     view.forecast.pool.lengths.thirds(kept.asking, 0, this.#lengths)
-    view.running.add(kept, now + kept.sent.ttftMs, kept.dueAt, this.#lengths)
+    view.running.add(kept, now, now + kept.sent.ttftMs, this.#lengths)
     kept.lookAgainAt = this.#lengths[0] as number
     this.prices.admitted(kept.group)
     this.#desk.dispatch(open, replica, now)

@@ -22,6 +22,8 @@ export class Flight {
   /** The step that brought its first token, and the row it counts in. */
   burst: Burst | undefined
   row: RowPrefill | undefined
+  /** First of those whose first tokens came out of that step. */
+  oldest = false
   /** No prompt was waiting when it was dispatched: its time to first token is its own. */
   readonly alone: boolean
   /** Streams and their contexts at dispatch, and steps counted until then. */

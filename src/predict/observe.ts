@@ -13,7 +13,6 @@ const BURST_MS: Ms = 2
 const RATE_MS: Ms = 30_000
 /** Steps of one prompt from which the budget is measured: below, a miscount by one is too large a share of it. */
 const BUDGET_STEPS = 4
-const BUDGET_NEWEST = 0.2
 
 /**
  * Follows one replica by its dispatches, first tokens, marks and ends, told at rising times. O(1) per event; a mark
@@ -138,8 +137,9 @@ export class ReplicaObserver implements Load {
     flight.lastAt = now
     flight.outputTokens = tokens
     if (flight.streamsBefore > 0) flight.stepsToFirst = this.#rows.steps - flight.stepsBefore
-    this.#burst ??= { prompts: 0, newTokens: 0 }
+    this.#burst ??= { prompts: 0, newTokens: 0, wholeTokens: 0 }
     if (this.#inStep > 0) this.#rows.prefilled(flight, this.#burst)
+    flight.oldest = this.#burst.prompts === 0
     this.#burst.prompts++
     flight.burst = this.#burst
     this.#streams++
@@ -180,6 +180,10 @@ export class ReplicaObserver implements Load {
     }
     const told = usage !== undefined
     this.#rows.settled(flight, told, now)
+    if (told && !flight.oldest && flight.burst !== undefined) {
+      flight.burst.wholeTokens += flight.newTokens
+      this.fit.provedBudget(flight.burst.wholeTokens)
+    }
     if (told && flight.alone && flight.burst?.prompts === 1)
       this.#learnAlone(flight, flight.firstTokenAt, now)
   }
@@ -206,11 +210,9 @@ export class ReplicaObserver implements Load {
     // On its way it saw steps end, and then the one that was under way when it got there: they had none of it.
     const decode = this.factor * stepMs(fit.cost, flight.streamsBefore, flight.contextBefore, 0)
     const steps = Math.round(flight.stepsToFirst - 1 - fit.cost.netMs / decode)
-    if (steps <= 1) fit.budget = Math.max(fit.budget, flight.newTokens)
+    if (steps <= 1) fit.provedBudget(flight.newTokens)
     // The last chunk is half full on average.
-    else if (steps >= BUDGET_STEPS) {
-      fit.budget += BUDGET_NEWEST * (flight.newTokens / (steps - 0.5) + flight.streamsBefore - fit.budget)
-    }
+    else if (steps >= BUDGET_STEPS) fit.sawChunk(flight.newTokens / (steps - 0.5) + flight.streamsBefore)
   }
 
   /** What computing its prompt adds to the time of every stream. */

@@ -8,6 +8,8 @@ export interface Burst {
   prompts: number
   /** Of the prompts that have ended. */
   newTokens: number
+  /** Of those of them that were computed in this step alone: all but the oldest, which earlier steps may have begun. */
+  wholeTokens: number
 }
 
 /** The prompts of a row. It waits until they have ended, for only `usage` tells how much of them was cached. */

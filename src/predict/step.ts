@@ -90,6 +90,7 @@ export const COLUMNS = 7
 
 /** Source: algorithms 6.3; vLLM's `max_num_batched_tokens` on GPUs below 70 GiB. */
 const BUDGET = 2048
+const BUDGET_NEWEST = 0.2
 /** Weight of what was learned, after one more row: memory of about 1,000 rows. Source: algorithms 6.3. */
 const FORGETTING = 0.999
 /** Weight of the cold prior, in rows whose time is all in one column: what traffic does not show stays near it. */
@@ -130,6 +131,9 @@ export class StepFit {
   gaps = 0
   /** Prompt tokens in one iteration at most, as learned; decoding streams take theirs from it, too. */
   budget = BUDGET
+  /** Most prompt tokens that one iteration was seen to compute, and the second most. */
+  #most = 0
+  #second = 0
   readonly #prior = new Float64Array(COLUMNS)
   /** Size of each coefficient, for what is small in it; a stored one may be 0. */
   readonly #scale = new Float64Array(COLUMNS)
@@ -160,6 +164,20 @@ export class StepFit {
     columnsOf(COLD).forEach((cold, i) => {
       this.#scale[i] = Math.max(cold, this.#prior[i] as number)
     })
+  }
+
+  /** One iteration computed so many prompt tokens. Believed when it happened twice: reads may join two iterations. */
+  provedBudget(tokens: number): void {
+    if (tokens > this.#most) {
+      this.#second = this.#most
+      this.#most = tokens
+    } else if (tokens > this.#second) this.#second = tokens
+    this.budget = Math.max(this.budget, this.#second)
+  }
+
+  /** A long prompt was computed in chunks of about so many tokens. */
+  sawChunk(tokens: number): void {
+    this.budget = Math.max(this.#second, this.budget + BUDGET_NEWEST * (tokens - this.budget))
   }
 
   /** The newest solution, of a replica whose factor is 1. */

@@ -79,19 +79,35 @@ export function weigh(
   const after = (pace * stepMs(cost, streams + 1, context + one.promptTokens, 0)) / (1 - share)
   const delay =
     pace * Math.max(0, prefillMs(cost, 0, 0, fresh, pairs, budget) - cost.floorMs * Math.ceil(fresh / budget))
-  const { waitingTokens } = load
-  const pending =
-    waitingTokens === 0
-      ? 0
-      : pace *
-        Math.max(
-          0,
-          prefillMs(cost, 0, 0, waitingTokens, load.waitingPairs, budget) -
-            cost.floorMs * Math.ceil(waitingTokens / budget),
-        )
-
   const ttft = scale * expectedTtft(load, one.promptTokens, cachedTokens, now)
   into.ttftMs = ttft
+  const { waitingTokens } = load
+  // What waits stalls those who decode; of the batch under way a part is done.
+  const queued =
+    waitingTokens === 0
+      ? 0
+      : Math.min(
+          Math.max(0, ttft - delay),
+          pace *
+            Math.max(
+              0,
+              prefillMs(cost, 0, 0, waitingTokens, load.waitingPairs, budget) -
+                cost.floorMs * Math.ceil(waitingTokens / budget),
+            ),
+        )
+  // Those who wait for the next batch share it with the newcomer, as far as its budget goes.
+  const ahead = now + cost.netMs <= load.prefillFrom
+  const shared =
+    load.waiting === 0
+      ? 0
+      : Math.min(fresh, Math.max(0, budget - streams - (ahead ? waitingTokens : load.lateTokens)))
+  others.before = before
+  others.after = after
+  others.queued = queued
+  others.delay = delay
+  others.shared = (delay * shared) / fresh
+  others.batchFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
+  others.batchEnd = now + Math.max(0, ttft - delay)
   into.paceMs = after
   const late = spread.ttftMs + spread.ttftShare * ttft
   const jolt = load.jolt(now)
@@ -111,27 +127,57 @@ export function weigh(
   good /= THIRDS
   if (one.bound > 0) good *= normalCdf((one.dueAt - now - ttft) / late)
   into.good = good
-  into.loss = lost(running, before, after, pending, delay, weights, spread.paceShare, jolt, now)
+  into.loss = lost(running, others, weights, spread, jolt, now)
+}
+
+/** What the newcomer would change for the others. One for all, so that nothing is allocated. */
+const others = {
+  /** Mean time of a step, without and with it. */
+  before: 0,
+  after: 0,
+  /** Prefill that stalls those who decode: what waits now, and the newcomer's. */
+  queued: 0,
+  delay: 0,
+  /** Part of the newcomer's that comes in the batch of those sent after `batchFrom`, which would end at `batchEnd`. */
+  shared: 0,
+  batchFrom: 0,
+  batchEnd: 0,
 }
 
 /** Weighted chances to be good that requests under way lose. */
 function lost(
   running: Running,
-  before: Ms,
-  after: Ms,
-  pending: Ms,
-  delay: Ms,
+  change: typeof others,
   weights: Float64Array,
-  paceShare: number,
+  spread: Spread,
   jolt: number,
   now: Ms,
 ): number {
-  const { bound, from, firstAt, begun, tokens, group, lengths, count } = running
+  const { bound, from, firstAt, sentAt, dueAt, begun, tokens, group, lengths, count } = running
+  const { before, after, shared } = change
   let sum = 0
   for (let i = 0; i < count; i++) {
     const sofar = tokens[i] as number
     const each = bound[i] as number
-    const wait = begun[i] === 1 ? pending : Math.max(0, (firstAt[i] as number) - now)
+    // Prefill still to come before and after its first token, and what the newcomer adds to the latter.
+    let wait = 0
+    let queued = change.queued
+    let stall = change.delay
+    let inTime = 1
+    let inTimeStill = 1
+    if (begun[i] === 0) {
+      const shares = shared > 0 && (sentAt[i] as number) > change.batchFrom
+      const first = Math.max(now, shares ? change.batchEnd : (firstAt[i] as number))
+      wait = first - now
+      queued = Math.min(queued, Math.max(0, change.batchEnd - first))
+      if (shares && each > 0) {
+        stall -= shared
+        const sigma = spread.ttftMs + spread.ttftShare * wait
+        const late = (dueAt[i] as number) - now - wait
+        inTime = normalCdf(late / sigma)
+        inTimeStill = normalCdf((late - shared) / sigma)
+      }
+    }
     let own = 0
     for (let k = 0; k < THIRDS; k++) {
       const left = Math.max(1, (lengths[i * THIRDS + k] as number) - sofar)
@@ -139,16 +185,16 @@ function lost(
       let room: number
       if (each > 0) {
         room = each * (whole - 1) + (whole < TPOT_MIN_TOKENS ? TPOT_JITTER_MS : 0)
-        room -= begun[i] === 1 ? now + wait - (from[i] as number) : 0
+        if (begun[i] === 1) room -= now - (from[i] as number)
       } else room = (from[i] as number) - now - wait
-      const then = left * before
-      const off = paceShare * then
+      const then = left * before + queued
+      const off = spread.paceShare * then
       const sigma = Math.sqrt(off * off + jolt * then + 1)
       const kept = (room - then) / sigma
-      const keeps = (room - left * after - delay) / sigma
+      const keeps = (room - left * after - queued - stall) / sigma
       // Lost either way, or safe either way.
-      if (kept < -4 || keeps > 4) continue
-      own += normalCdf(kept) - normalCdf(keeps)
+      if (kept < -4 || (keeps > 4 && inTime === inTimeStill)) continue
+      own += inTime * normalCdf(kept) - inTimeStill * normalCdf(keeps)
     }
     sum += own * (weights[group[i] as number] as number)
   }

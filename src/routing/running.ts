@@ -11,6 +11,8 @@ export const THIRDS = 3
 export interface Promised {
   /** Ms a token; 0: a deadline. */
   readonly bound: Ms
+  /** With a pace: when its first token is due. With a deadline: that moment. */
+  readonly dueAt: Ms
   /** Row of the weights by which its loss counts. */
   readonly group: number
   /** Its place in the columns; the columns' own. */
@@ -28,6 +30,9 @@ export class Running {
   from = new Float64Array(FIRST_SLOTS)
   /** When its first token came, or is expected: no token comes before. */
   firstAt = new Float64Array(FIRST_SLOTS)
+  /** When it was sent, and when its first token is due. */
+  sentAt = new Float64Array(FIRST_SLOTS)
+  dueAt = new Float64Array(FIRST_SLOTS)
   /** 1 once the first token has come. */
   begun = new Uint8Array(FIRST_SLOTS)
   /** Output tokens so far. */
@@ -39,13 +44,15 @@ export class Running {
   readonly #owners: Promised[] = []
 
   /** @param lengths  three likely lengths; copied */
-  add(one: Promised, firstAt: Ms, deadlineAt: Ms, lengths: Float64Array): void {
+  add(one: Promised, now: Ms, firstAt: Ms, lengths: Float64Array): void {
     const slot = this.count++
     if (slot === this.bound.length) this.#grow()
     one.slot = slot
     this.#owners[slot] = one
     this.bound[slot] = one.bound
-    this.from[slot] = one.bound > 0 ? firstAt : deadlineAt
+    this.from[slot] = one.bound > 0 ? firstAt : one.dueAt
+    this.sentAt[slot] = now
+    this.dueAt[slot] = one.dueAt
     this.firstAt[slot] = firstAt
     this.begun[slot] = 0
     this.tokens[slot] = 0
@@ -64,7 +71,16 @@ export class Running {
     const mover = this.#owners[last] as Promised
     const { slot } = one
     if (mover !== one) {
-      for (const column of [this.bound, this.from, this.firstAt, this.begun, this.tokens, this.group])
+      for (const column of [
+        this.bound,
+        this.from,
+        this.firstAt,
+        this.sentAt,
+        this.dueAt,
+        this.begun,
+        this.tokens,
+        this.group,
+      ])
         column[slot] = column[last] as number
       for (let k = 0; k < THIRDS; k++)
         this.lengths[slot * THIRDS + k] = this.lengths[last * THIRDS + k] as number
@@ -84,6 +100,8 @@ export class Running {
     this.bound = twice(this.bound)
     this.from = twice(this.from)
     this.firstAt = twice(this.firstAt)
+    this.sentAt = twice(this.sentAt)
+    this.dueAt = twice(this.dueAt)
     this.begun = twice(this.begun)
     this.tokens = twice(this.tokens)
     this.group = twice(this.group)
