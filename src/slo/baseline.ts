@@ -15,10 +15,17 @@ export interface Baseline {
   readonly all: PoolWindow
 }
 
+/** All that was learned. */
+export interface KnownBaselines {
+  readonly all: PoolWindow | undefined
+  /** By hour of the day, with the number of windows in each. */
+  readonly hours: readonly ({ readonly window: PoolWindow; readonly count: number } | undefined)[]
+}
+
 /** Hand it each minute that nothing was wrong in; windows may not overlap. */
 export class Baselines {
   #all: PoolWindow | undefined
-  readonly #hours: { window: PoolWindow; count: number }[] = []
+  #hours: ({ readonly window: PoolWindow; readonly count: number } | undefined)[] = []
 
   /** @param hour  of the day, 0 to 23 */
   learn(window: PoolWindow, hour: number): void {
@@ -28,6 +35,16 @@ export class Baselines {
       known === undefined
         ? { window, count: 1 }
         : { window: mergeWindows(known.window, window, KEEP_HOUR), count: known.count + 1 }
+  }
+
+  get known(): KnownBaselines {
+    return { all: this.#all, hours: Array.from({ length: 24 }, (_, hour) => this.#hours[hour]) }
+  }
+
+  /** Goes on from what was known once; to be called before anything is learned. */
+  restore({ all, hours }: KnownBaselines): void {
+    this.#all = all
+    this.#hours = [...hours]
   }
 
   /** @returns undefined while nothing was learned */

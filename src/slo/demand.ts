@@ -1,6 +1,7 @@
 /** What is asked of a pool: requests and their work, shed and queued ones included, a retry counted once. */
 import type { ClassId } from '../request.js'
 import type { Ms } from '../time.js'
+import type { TrafficClass } from './slo.js'
 
 /** What a unit of each kind costs a replica. The step model's coefficients, or a sweep's. */
 export interface WorkCost {
@@ -29,6 +30,28 @@ export function workOf(promptTokens: number, cachedTokens: number, outputTokens:
     pairs: newTokens * (promptTokens - newTokens / 2),
     outputTokens,
     contextTokens: outputTokens * (promptTokens + outputTokens / 2),
+  }
+}
+
+/** p90 of a normal distribution, in standard deviations. */
+const P90 = 1.2816
+
+/** Mean and mean square of lengths that are lognormal with these percentiles. */
+function moments({ p50, p90 }: { readonly p50: number; readonly p90: number }): readonly [number, number] {
+  const variance = (Math.log(p90 / p50) / P90) ** 2
+  return [p50 * Math.exp(variance / 2), p50 ** 2 * Math.exp(2 * variance)]
+}
+
+/** Of a mean request of a declared workload, its lengths taken as lognormal and independent of each other. */
+export function declaredWork({ inputTokens, outputTokens, cacheHit }: TrafficClass['workload']): Work {
+  const [prompt, promptSquare] = moments(inputTokens)
+  const [output, outputSquare] = moments(outputTokens)
+  const fresh = 1 - cacheHit
+  return {
+    newTokens: fresh * prompt,
+    pairs: fresh * (1 - fresh / 2) * promptSquare,
+    outputTokens: output,
+    contextTokens: output * prompt + outputSquare / 2,
   }
 }
 
