@@ -21,6 +21,8 @@ export interface PoolSpec {
   /** Requests in flight on one replica, at most, until its speed is known. */
   readonly maxInFlight: number
   readonly gpusPerReplica: number
+  /** Tokens of context that one replica's memory holds; undefined: not known. */
+  readonly kvTokens?: number | undefined
   /** No longer in the config. */
   readonly retired?: true
 }

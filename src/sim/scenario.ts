@@ -181,6 +181,7 @@ export function policySpecOf(scenario: Scenario, absent: ReadonlySet<ReplicaId> 
     model: MODEL,
     replicas: all.filter(({ id }) => !absent.has(id)),
     maxInFlight: scenario.maxInFlight,
+    kvTokens: Math.min(...profilesOf(scenario).map(({ kvTokens }) => kvTokens)),
     gpusPerReplica: Math.max(...profilesOf(scenario).map(({ gpus }) => gpus)),
   }
   return {
