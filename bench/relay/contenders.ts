@@ -102,7 +102,15 @@ function fromHere(options: () => WeirOptions, version: () => string): Contender 
 /** What a router of vllm's or SMG's kind is told: one worker, no choice to make. */
 async function routerArgs(port: number, upstreamPort: number): Promise<string[]> {
   const own = ['--host', '127.0.0.1', '--port', String(port), '--prometheus-port', String(await freePort())]
-  return [...own, '--worker-urls', url(upstreamPort), '--policy', 'round_robin']
+  const more = [
+    '--prometheus-host',
+    '127.0.0.1',
+    '--worker-urls',
+    url(upstreamPort),
+    '--policy',
+    'round_robin',
+  ]
+  return [...own, ...more]
 }
 
 /**

@@ -167,7 +167,9 @@ export interface Distribution {
 
 /** What sse-load prints, as far as the benches read it. Times in microseconds. */
 export interface LoadResult {
+  readonly started: number
   readonly completed: number
+  readonly events: number
   readonly errors: number
   readonly error_kinds: Readonly<Record<string, number>>
   readonly concurrency: number

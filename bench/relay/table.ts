@@ -10,7 +10,7 @@ import { WORKLOADS, type Workload } from './workloads.js'
 
 const USAGE = `npm run bench:relay -- [--work W1,W3] [--only nginx,weir] [--reps 5] [--json] [--write]
 
-  --work NAMES      of ${Object.keys(WORKLOADS).join(', ')}; by default W1, W2, W3, W4, RAMP, TTFT, P400K
+  --work NAMES      of ${Object.keys(WORKLOADS).join(', ')}; by default W0, W1, W2, W3, W4, RAMP, TTFT, P400K
   --only NAMES      these contenders, in each workload; by default those that each workload names
   --reps N          by default 5
   --also NAME=FILE  another build of Weir (its dist/cli/main.js) as a contender
@@ -23,7 +23,7 @@ Exit 0: judged, and every must holds. 1: a must is missed, or an answer was wron
 
 const { values: flags } = parseArgs({
   options: {
-    work: { type: 'string', default: 'W1,W2,W3,W4,RAMP,TTFT,P400K' },
+    work: { type: 'string', default: 'W0,W1,W2,W3,W4,RAMP,TTFT,P400K' },
     only: { type: 'string' },
     reps: { type: 'string', default: '5' },
     also: { type: 'string', multiple: true, default: [] },

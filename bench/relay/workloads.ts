@@ -14,7 +14,7 @@ export interface Workload {
 const WEIR = ['weir', 'weir-node24']
 const PEERS = ['nginx', 'haproxy', 'fastify-http-proxy-10k', 'http-proxy-3']
 const ROUTERS = ['vllm-router', 'smg']
-const SLOW = ['fastify-http-proxy', 'portkey', 'litellm']
+const SLOW = ['fastify-http-proxy', 'portkey']
 
 /** For just-in-time compilers; not measured. */
 const STREAM_WARMUP = args('--concurrency 100 --duration 3 --ramp 0.2 --drain 0')
@@ -33,6 +33,14 @@ function prompt(size: string, bytes: number, contenders: readonly string[]): Wor
 }
 
 export const WORKLOADS: Readonly<Record<string, Workload>> = {
+  W0: {
+    what: '20 streams x 20 tok/s: what the slowest carries, too',
+    upstream: args('--tokens 60 --tpot-ms 50 --ttft-ms 50'),
+    warmup: args('--concurrency 20 --duration 4 --ramp 2 --drain 4'),
+    load: args('--concurrency 20 --duration 12 --warmup 3 --ramp 2.5 --drain 5'),
+    contenders: ['direct', 'nginx', 'fastify-http-proxy-10k', 'portkey', 'litellm', ...ROUTERS, ...WEIR],
+    seconds: 25,
+  },
   W1: {
     what: '200 streams x 50 tok/s x 200 tokens: 10,000 events/s, below saturation',
     upstream: args('--tokens 200 --tpot-ms 20 --ttft-ms 50'),
@@ -54,7 +62,7 @@ export const WORKLOADS: Readonly<Record<string, Workload>> = {
     upstream: [],
     warmup: args('--no-stream --concurrency 32 --duration 2'),
     load: args('--no-stream --concurrency 64 --duration 3 --warmup 0.5 --ramp 0.2'),
-    contenders: ['direct', ...PEERS, ...SLOW, ...ROUTERS, ...WEIR],
+    contenders: ['direct', ...PEERS, ...SLOW, 'litellm', ...ROUTERS, ...WEIR],
     seconds: 8,
   },
   W4: {
@@ -84,7 +92,7 @@ export const WORKLOADS: Readonly<Record<string, Workload>> = {
   },
   P4K: prompt('4 KB', 4_000, ['direct', 'nginx', 'fastify-http-proxy-10k', ...WEIR]),
   P100K: prompt('100 KB', 100_000, ['direct', 'nginx', 'fastify-http-proxy-10k', ...WEIR]),
-  P400K: prompt('400 KB', 400_000, ['direct', ...PEERS, 'portkey', 'litellm', ...ROUTERS, ...WEIR]),
+  P400K: prompt('400 KB', 400_000, ['direct', ...PEERS, 'portkey', ...ROUTERS, ...WEIR]),
   P2M: prompt('2 MB', 2_000_000, ['direct', 'nginx', 'fastify-http-proxy-10k', ...WEIR]),
 }
 
