@@ -167,7 +167,7 @@ function stateOf(config: Resolved, log: Logger, book: SloBook, clock: Clock): Pr
     kept: [
       {
         name: 'slo',
-        save: () => book.save(clock.now()),
+        save: () => book.save(clock),
         restore(saved, gapMs) {
           const read = readSavedBook(saved)
           return typeof read === 'string' ? read : book.restore(read, gapMs, clock.now())

@@ -1,5 +1,5 @@
 /** What survives a restart: one small file, read at the start, written every minute and at the end. */
-import { mkdir, open, readFile, rename } from 'node:fs/promises'
+import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Ms } from '../time.js'
 
@@ -7,10 +7,13 @@ import type { Ms } from '../time.js'
 export interface Kept {
   /** Its key in the file. */
   readonly name: string
-  /** Plain data as it is now; no prompts. */
-  save(): unknown
   /**
-   * Takes over what `save` gave once; what it gets may be anything.
+   * Plain data, no prompts, in pieces: each is asked for on its own, and the event loop turns between two, so that none
+   * should take more than a millisecond or two.
+   */
+  save(): Iterable<unknown>
+  /**
+   * Takes over what `save` gave once, as an array; what it gets may be anything.
    * @param gapMs  since then, by the wall clock
    * @returns undefined, or in a few words why it cannot
    */
@@ -134,17 +137,31 @@ export class StateFile {
     }
   }
 
+  /** The file, a piece at a time. Its time is that of the begin; it is written in a fraction of a second. */
+  *#text(): Generator<string> {
+    yield `{"version":${VERSION},"saved_at":"${new Date(this.#wall()).toISOString()}","parts":{`
+    let begin = ''
+    for (const kept of this.#kept) {
+      yield `${begin}${JSON.stringify(kept.name)}:[`
+      let comma = ''
+      for (const piece of kept.save()) {
+        yield comma + JSON.stringify(piece)
+        comma = ','
+      }
+      yield ']'
+      begin = ','
+    }
+    yield '}}\n'
+  }
+
   async #write(): Promise<void> {
-    const parts = Object.fromEntries(this.#kept.map(kept => [kept.name, kept.save()]))
-    const savedAt = new Date(this.#wall()).toISOString()
-    const text = JSON.stringify({ version: VERSION, saved_at: savedAt, parts })
     // Of this process alone, should two share a directory by mistake.
     const draft = `${this.#file}.${process.pid}.tmp`
     try {
       await mkdir(this.#dir, { recursive: true })
       const handle = await open(draft, 'w', 0o600)
       try {
-        await handle.writeFile(`${text}\n`)
+        await writeFile(handle, this.#text())
         await handle.sync()
       } finally {
         await handle.close()

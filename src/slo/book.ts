@@ -1,6 +1,6 @@
 /** The book of verdicts: takes in what became of each request, and gives readings of it. */
 import type { PoolId, Ticket } from '../request.js'
-import type { Ms } from '../time.js'
+import type { Clock, Ms } from '../time.js'
 import { lateStart, slowPace } from './early.js'
 import { Flows } from './flows.js'
 import type { Progress } from './latency.js'
@@ -97,41 +97,45 @@ export class SloBook {
     return new Reading(this.#spec, this.#promises, this.#flows, this.#shapes, () => this.#lost(now))
   }
 
-  /** What a restart needs. */
-  save(now: Ms): SavedBook {
-    this.#advance(now)
-    return {
-      version: 1,
-      at: this.#at,
-      promises: this.#promises.save(),
-      flows: this.#flows.save(),
-      shapes: this.#shapes.save(),
+  /**
+   * What a restart needs, a row at a time: each takes well below a millisecond and is as the book is when it is asked
+   * for, so others may have their turn between two.
+   */
+  *save(clock: Clock): Generator<SavedBook[number]> {
+    this.#advance(clock.now())
+    for (const part of [this.#promises, this.#flows, this.#shapes]) {
+      for (const row of part.save()) {
+        yield row
+        this.#advance(clock.now())
+      }
     }
   }
 
   /**
    * Goes on from what was saved; to be called before anything is counted. What the config does not have any more is
    * dropped, what it has anew begins now.
-   * @param gapMs  from `save` until now, by the wall clock
+   * @param gapMs  from the last row of `save` until now, by the wall clock
    * @returns undefined; or why it cannot, and then the book is as before
    */
   restore(saved: SavedBook, gapMs: Ms, now: Ms): string | undefined {
     const { classes, pools } = this.#spec
-    const begin = saved.at + Math.max(0, gapMs)
-    const [promises, flows, shapes] = [new Promises(saved.at), new Flows(saved.at), new Shapes(saved.at)]
+    const at = saved.reduce((latest, row) => Math.max(latest, row.at), 0)
+    const begin = at + Math.max(0, gapMs)
+    const [promises, flows, shapes] = [new Promises(at), new Flows(at), new Shapes(at)]
     promises.follow(classes)
     flows.follow(classes, pools)
     shapes.follow(classes)
+    const ofPromises = saved.filter(row => row.kind === 'promise')
+    const ofFlows = saved.filter(row => row.kind === 'flow')
+    const ofShapes = saved.filter(row => row.kind === 'shape')
     const fits =
-      promises.load(saved.promises, begin) &&
-      flows.load(saved.flows, begin) &&
-      shapes.load(saved.shapes, begin)
+      promises.load(ofPromises, begin) && flows.load(ofFlows, begin) && shapes.load(ofShapes, begin)
     if (!fits) return 'its counts do not fit the windows of this version'
     this.#promises = promises
     this.#flows = flows
     this.#shapes = shapes
     this.#offset = begin - now
-    this.#at = saved.at
+    this.#at = at
     this.#advance(now)
     return undefined
   }

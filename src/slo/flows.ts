@@ -71,15 +71,17 @@ export class Flows {
     }
   }
 
-  save(): SavedFlow[] {
-    const kept = this.#classes.filter(({ retired }) => !retired)
-    return kept.flatMap(cls =>
-      [undefined, ...cls.pools].map(pool => {
-        const { first, since } = this.#flow(cls.id, pool)
-        const name = pool === undefined ? null : this.#pools[pool]!.name
-        return { class: cls.name, pool: name, since, counts: this.#windows.slicesFrom(first, PER_FLOW) }
-      }),
-    )
+  /** As `Promises.save`. */
+  *save(): Generator<SavedFlow> {
+    for (const cls of this.#classes) {
+      if (cls.retired) continue
+      for (const id of [undefined, ...cls.pools]) {
+        const { first, since } = this.#flow(cls.id, id)
+        const pool = id === undefined ? null : this.#pools[id]!.name
+        const counts = this.#windows.slicesFrom(first, PER_FLOW)
+        yield { kind: 'flow', at: this.#windows.at, class: cls.name, pool, since, counts }
+      }
+    }
   }
 
   /** As `Promises.load`. */
@@ -91,7 +93,7 @@ export class Flows {
       if (cls === undefined || (pool < 0 && row.pool !== null)) return true
       const flow = this.#flow(cls.id, pool < 0 ? undefined : pool)
       flow.since = Math.min(row.since, begin)
-      return this.#windows.fillFrom(flow.first, PER_FLOW, row.counts)
+      return this.#windows.fillFrom(flow.first, PER_FLOW, row.counts, row.at)
     })
   }
 

@@ -88,19 +88,21 @@ export class Promises {
     return this.#windows.at - this.#since[promiseOf(cls, slo)]!
   }
 
-  save(): SavedPromise[] {
-    const kept = this.#classes.filter(({ retired }) => !retired)
-    return kept.flatMap(cls =>
-      SLOS.map(slo => {
+  /** A row at a time, each as it is when it is asked for. */
+  *save(): Generator<SavedPromise> {
+    for (const cls of this.#classes) {
+      if (cls.retired) continue
+      for (const slo of SLOS) {
         const promise = promiseOf(cls.id, slo)
         const counts = this.#windows.slicesFrom(promise * PER_PROMISE, PER_PROMISE)
-        return { class: cls.name, slo, clauses: cls[slo].clauses, since: this.#since[promise]!, counts }
-      }),
-    )
+        const [{ clauses }, since, { at }] = [cls[slo], this.#since[promise]!, this.#windows]
+        yield { kind: 'promise', at, class: cls.name, slo, clauses, since, counts }
+      }
+    }
   }
 
   /**
-   * Takes over what was saved at this very time, of promises that are the same. The others begin at `begin`.
+   * Takes over what was saved, no row later than now, of promises that are the same. The others begin at `begin`.
    * @returns false where the counts cannot be right; then nothing here is
    */
   load(rows: readonly SavedPromise[], begin: Ms): boolean {
@@ -110,7 +112,7 @@ export class Promises {
       if (cls === undefined || !sameClauses(cls[row.slo].clauses, row.clauses)) return true
       const promise = promiseOf(cls.id, row.slo)
       this.#since[promise] = Math.min(row.since, begin)
-      return this.#windows.fillFrom(promise * PER_PROMISE, PER_PROMISE, row.counts)
+      return this.#windows.fillFrom(promise * PER_PROMISE, PER_PROMISE, row.counts, row.at)
     })
   }
 }

@@ -108,18 +108,16 @@ export class Shapes {
     }
   }
 
-  save(): SavedShape[] {
-    const { at } = this.#windows
-    const kept = this.#classes.filter(({ retired }) => !retired)
-    return kept.map(({ id, name }) => {
+  /** As `Promises.save`. */
+  *save(): Generator<SavedShape> {
+    for (const { id, name, retired } of this.#classes) {
+      if (retired) continue
+      const { at } = this.#windows
       const { since, sketches } = this.#shapes[id]!
-      return {
-        class: name,
-        since,
-        counts: this.#windows.slicesFrom(id * PER_CLASS, PER_CLASS),
-        sketches: sketches.map(windows => windows.map(window => window.dump(at))),
-      }
-    })
+      const counts = this.#windows.slicesFrom(id * PER_CLASS, PER_CLASS)
+      const dumped = sketches.map(windows => windows.map(window => window.dump(at)))
+      yield { kind: 'shape', at, class: name, since, counts, sketches: dumped }
+    }
   }
 
   /** As `Promises.load`. */
@@ -131,11 +129,13 @@ export class Shapes {
       const shape = this.#shapes[cls.id]!
       shape.since = Math.min(row.since, begin)
       return (
-        this.#windows.fillFrom(cls.id * PER_CLASS, PER_CLASS, row.counts) &&
+        this.#windows.fillFrom(cls.id * PER_CLASS, PER_CLASS, row.counts, row.at) &&
         row.sketches.length === MEASURES.length &&
         row.sketches.every((saved, measure) => {
           const windows = shape.sketches[measure]!
-          return saved.length === windows.length && saved.every((slices, i) => windows[i]!.load(slices))
+          return (
+            saved.length === windows.length && saved.every((slices, i) => windows[i]!.load(slices, row.at))
+          )
         })
       )
     })

@@ -147,11 +147,13 @@ export class SketchWindow {
     ).filter(slice => slice.length > 1)
   }
 
-  /** Takes over what `dump` gave at this very time. @returns false for what it cannot have given */
-  load(slices: readonly (readonly number[])[]): boolean {
+  /** Takes over what `dump` gave at `at`, not later than now. @returns false for what it cannot have given */
+  load(slices: readonly (readonly number[])[], at: Ms): boolean {
+    const since = this.#slice - Math.floor(at / this.#sliceMs)
     return slices.every(([ago, ...bins]) => {
       if (ago === undefined || !Number.isInteger(ago) || ago < 0 || ago > SLICES) return false
-      return this.#at(this.#slice - ago).load(bins) && this.#sum.load(bins)
+      if (ago + since > SLICES) return true
+      return this.#at(this.#slice - since - ago).load(bins) && this.#sum.load(bins)
     })
   }
 

@@ -54,6 +54,9 @@ export function windowName(windowMs: Ms): string {
   return `${windowMs / ms}${unit}`
 }
 
+/** By series, by level, by slice. */
+type SlicesOfSeries = readonly (readonly (readonly number[])[])[]
+
 interface Ring extends Level {
   readonly rows: number
   /** Number of the slice that is open now, counted from time 0. */
@@ -158,10 +161,10 @@ export class Windows {
   }
 
   /**
-   * Takes over what `slices` gave at this very time.
+   * Takes over what `slices` gave at `at`, which is not after the time that was last advanced to.
    * @returns false, with nothing changed, where it cannot have come from these levels
    */
-  fill(series: number, slices: readonly (readonly number[])[]): boolean {
+  fill(series: number, slices: readonly (readonly number[])[], at: Ms): boolean {
     if (slices.length !== this.#rings.length) return false
     if (slices.some((counts, level) => counts.length > this.#rings[level]!.rows)) return false
     if (slices.some(counts => counts.some(count => !(count >= 0 && count <= Number.MAX_SAFE_INTEGER))))
@@ -170,9 +173,10 @@ export class Windows {
     this.#counts[series] = total
     this.#rings.forEach((ring, level) => {
       const counts = slices[level] ?? []
+      const since = ring.slice - Math.floor(at / ring.sliceMs)
       let begun = total
       for (let back = 0; back < ring.rows; back++) {
-        begun -= counts[counts.length - 1 - back] ?? 0
+        begun -= counts[counts.length - 1 - back + since] ?? 0
         ring.begun[this.#row(ring, ring.slice - back) + series] = begun
       }
     })
@@ -185,8 +189,8 @@ export class Windows {
   }
 
   /** `fill` of several series. @returns false where one does not fit, or there are not as many */
-  fillFrom(series: number, length: number, counts: readonly (readonly (readonly number[])[])[]): boolean {
-    return counts.length === length && counts.every((slices, i) => this.fill(series + i, slices))
+  fillFrom(series: number, length: number, counts: SlicesOfSeries, at: Ms): boolean {
+    return counts.length === length && counts.every((slices, i) => this.fill(series + i, slices, at))
   }
 
   #firstEnd(): Ms {

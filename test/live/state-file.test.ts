@@ -15,7 +15,7 @@ function part(name: string, value: unknown, refuse?: string) {
   const taken: [unknown, number][] = []
   const kept: Kept = {
     name,
-    save: () => value,
+    save: () => [value],
     restore: (saved, gapMs) => {
       taken.push([saved, gapMs])
       return refuse
@@ -44,10 +44,10 @@ t.test('what was saved is there after a restart, with the time between', async t
   const kept = [a.kept, b.kept, c.kept]
   const again = new StateFile({ dir, warn, wall: () => NOON + 90_000, kept })
   await again.restore()
-  t.same([a.taken, b.taken, c.taken], [[[{ x: 1 }, 90_000]], [[[2], 90_000]], []])
+  t.same([a.taken, b.taken, c.taken], [[[[{ x: 1 }], 90_000]], [[[[2]], 90_000]], []])
   const back = new StateFile({ dir, warn, wall: () => NOON - 90_000, kept })
   await back.restore()
-  t.same(a.taken[1], [{ x: 1 }, 0], 'a wall clock that was set back makes no gap')
+  t.same(a.taken[1], [[{ x: 1 }], 0], 'a wall clock that was set back makes no gap')
   t.same(told, [])
 })
 
@@ -57,7 +57,7 @@ t.test('a book of verdicts goes on over a restart', async t => {
   const spec = specOf([1], 8)
   const keep = (book: SloBook, now: () => number): Kept => ({
     name: 'slo',
-    save: () => book.save(now()),
+    save: () => book.save({ now }),
     restore: (saved, gapMs) => {
       const read = readSavedBook(saved)
       return typeof read === 'string' ? read : book.restore(read, gapMs, now())
@@ -88,7 +88,7 @@ t.test('a book of verdicts goes on over a restart', async t => {
   t.same(told, [])
 })
 
-const good = JSON.stringify({ version: 1, saved_at: '2026-03-01T12:00:00.000Z', parts: { a: 1, b: 2 } })
+const good = JSON.stringify({ version: 1, saved_at: '2026-03-01T12:00:00.000Z', parts: { a: [1], b: [2] } })
 for (const [name, text, why] of [
   ['torn', good.slice(0, 40), 'it is torn: no whole JSON'],
   ['empty', '', 'it is torn: no whole JSON'],
@@ -146,10 +146,10 @@ t.test('it is written again and again, and the last write has the last figures',
   const dir = t.testdir()
   const { told, warn } = warnings()
   let figures = 0
-  const kept: Kept = { name: 'a', save: () => figures, restore: () => undefined }
+  const kept: Kept = { name: 'a', save: () => [figures], restore: () => undefined }
   const state = await openState({ dir, warn, everyMs: 5, kept: [kept] })
   const file = join(dir, 'weir-state.json')
-  const figuresIn = () => (JSON.parse(readFileSync(file, 'utf8')) as { parts: { a: number } }).parts.a
+  const figuresIn = () => (JSON.parse(readFileSync(file, 'utf8')) as { parts: { a: [number] } }).parts.a[0]
   figures = 1
   while (!existsSync(file) || figuresIn() !== 1) await sleep(5)
   figures = 2

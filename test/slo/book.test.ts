@@ -36,8 +36,11 @@ const classes = (change: (cls: TrafficClass) => TrafficClass): PolicySpec => ({
   ...SPEC,
   classes: SPEC.classes.map(change),
 })
-const viaJson = (book: SloBook, now: number): SavedBook => {
-  const read = readSavedBook(JSON.parse(JSON.stringify(book.save(now))))
+/** @param stepMs  passes between two rows */
+const viaJson = (book: SloBook, now: number, stepMs = 0): SavedBook => {
+  let at = now - stepMs
+  const clock = { now: () => (at += stepMs) }
+  const read = readSavedBook(JSON.parse(JSON.stringify([...book.save(clock)])))
   if (typeof read === 'string') throw new Error(read)
   return read
 }
@@ -459,11 +462,14 @@ t.test('a restart with the state kept is no restart, whatever the monotonic cloc
         requests,
         fc.nat(2 * DAY),
         fc.integer({ min: -START, max: 1e9 }),
-        (a, b, gapMs, shift) => {
+        fc.oneof(fc.constant(0), fc.nat(HOUR)),
+        (a, b, rest, shift, stepMs) => {
           const whole = new SloBook(SPEC, START)
           const saved = play(whole, a, START, 0)
-          const file = viaJson(whole, saved)
-          const begin = saved + gapMs
+          const file = viaJson(whole, saved, stepMs)
+          // The clock stands a step after the last row.
+          const gapMs = stepMs + rest
+          const begin = saved + (file.length - 1) * stepMs + gapMs
           const again = new SloBook(SPEC, begin + shift)
           assert.equal(again.restore(file, gapMs, begin + shift), undefined)
           const end = play(whole, b, begin, 0)
@@ -519,35 +525,32 @@ t.test(
     const book = new SloBook(SPEC, START)
     book.judged(good(START), 'm', START)
     const file = viaJson(book, START)
-    const [promise] = file.promises
+    const [row, ...others] = file
+    const with1 = (change: object) => [...others, { ...row, ...change }]
+    const broken = `row ${others.length} lacks a part, or has one of another kind`
     for (const [wrong, why] of [
-      [null, 'no object'],
-      [[], 'no object'],
-      [{ ...file, version: 2 }, 'its version is 2, not 1'],
-      [{}, 'its version is undefined, not 1'],
-      [{ ...file, at: '5' }, 'it does not say when it was saved'],
-      [{ ...file, at: -5 }, 'it does not say when it was saved'],
-      [{ ...file, flows: undefined }, 'a part of it is missing or of another kind'],
-      [{ ...file, shapes: [{}] }, 'a part of it is missing or of another kind'],
-      [{ ...file, promises: [{ ...promise, slo: 'hope' }] }, 'a part of it is missing or of another kind'],
-      [
-        { ...file, promises: [{ ...promise, counts: [[['1']]] }] },
-        'a part of it is missing or of another kind',
-      ],
+      [null, 'no list of rows'],
+      [{ version: 1, promises: [] }, 'no list of rows'],
+      [with1({ at: '5' }), broken],
+      [with1({ at: -5 }), broken],
+      [with1({ kind: 'hope' }), broken],
+      [with1({ kind: 'shape' }), broken],
+      [with1({ slo: 'hope' }), broken],
+      [with1({ since: undefined }), broken],
+      [with1({ counts: [[['1']]] }), broken],
+      [[...file, null], `row ${file.length} lacks a part, or has one of another kind`],
     ] as const) {
       t.equal(readSavedBook(wrong), why)
     }
+    const changed = (kind: string, change: (row: SavedBook[number]) => object) =>
+      file.map(row => (row.kind === kind ? { ...row, ...change(row) } : row)) as SavedBook
     for (const wrong of [
-      { ...file, promises: file.promises.map(row => ({ ...row, counts: row.counts.slice(1) })) },
-      { ...file, flows: file.flows.map(row => ({ ...row, counts: row.counts.map(() => [[-1], [], []]) })) },
-      { ...file, shapes: file.shapes.map(row => ({ ...row, sketches: row.sketches.slice(1) })) },
-      {
-        ...file,
-        shapes: file.shapes.map(row => ({
-          ...row,
-          sketches: row.sketches.map(() => [[[0, 1.5, 1]], [], [], []]),
-        })),
-      },
+      changed('promise', ({ counts }) => ({ counts: counts.slice(1) })),
+      changed('flow', ({ counts }) => ({ counts: counts.map(() => [[-1], [], []]) })),
+      changed('shape', row => ({ sketches: row.kind === 'shape' && row.sketches.slice(1) })),
+      changed('shape', row => ({
+        sketches: row.kind === 'shape' && row.sketches.map(() => [[[0, 1.5, 1]], [], [], []]),
+      })),
     ]) {
       t.equal(book.restore(wrong, 0, START), 'its counts do not fit the windows of this version')
       t.match(find(book, START, 'joint', DAY), { met: 1 })

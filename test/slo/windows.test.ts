@@ -78,17 +78,19 @@ t.test(
 t.test('what was saved and taken over goes on like what was never stopped', async t => {
   t.doesNotThrow(() =>
     fc.assert(
-      fc.property(steps, steps, gaps, (before, after, rest) => {
+      fc.property(steps, steps, gaps, gaps, (before, after, rest, older) => {
         const first = eventsOf(before, 0)
-        const at = (first.at(-1)?.at ?? 0) + rest
-        const second = eventsOf(after, at)
+        const savedAt = (first.at(-1)?.at ?? 0) + rest
         const whole = new Windows(3, LEVELS, 0)
         play(whole, first)
-        whole.advance(at)
+        whole.advance(savedAt)
+        // What is taken over may be older than what takes it over.
+        const at = savedAt + older
+        const second = eventsOf(after, at)
         const again = new Windows(3, LEVELS, at)
         for (const series of [0, 1, 2]) {
           const saved = JSON.parse(JSON.stringify(whole.slices(series))) as number[][]
-          assert.equal(again.fill(series, saved), true)
+          assert.equal(again.fill(series, saved, savedAt), true)
         }
         play(whole, second)
         play(again, second)
@@ -129,11 +131,12 @@ t.test(
     t.equal(windows.at, 150_000, 'time does not go back')
 
     const saved = windows.slices(0)
-    t.equal(windows.fill(1, saved.slice(1)), false, 'a level is missing')
+    t.equal(windows.fill(1, saved.slice(1), windows.at), false, 'a level is missing')
     t.equal(
       windows.fill(
         1,
         saved.map(() => Array(5000).fill(1)),
+        windows.at,
       ),
       false,
       'more slices than there are',
@@ -143,12 +146,13 @@ t.test(
         windows.fill(
           1,
           saved.map(() => [count]),
+          windows.at,
         ),
         false,
         `${count}`,
       )
     t.equal(windows.sum(1, 30 * DAY), 0)
-    t.equal(windows.fillFrom(0, 3, [saved, saved]), false, 'a series is missing')
+    t.equal(windows.fillFrom(0, 3, [saved, saved], windows.at), false, 'a series is missing')
     t.throws(() => windows.sum(0, 91 * DAY), { message: `no window of ${91 * DAY} ms is kept` })
   },
 )
@@ -224,8 +228,11 @@ t.test('a window of sketches holds what came in it, also after it was saved', as
             seen.push({ at, value })
             if (i % 20 !== 10) continue
             const saved = JSON.parse(JSON.stringify(window.dump(at))) as number[][]
+            const savedAt = at
+            // As old as it may be.
+            if (i % 40 === 10) at += rest
             window = new SketchWindow(windowMs, at)
-            assert.equal(window.load(saved), true)
+            assert.equal(window.load(saved, savedAt), true)
           }
           at += rest
           const begin = (Math.floor(at / (windowMs / 12)) - 12) * (windowMs / 12)
@@ -239,5 +246,5 @@ t.test('a window of sketches holds what came in it, also after it was saved', as
   )
   const window = new SketchWindow(60_000, 0)
   for (const wrong of [[], [13, 0, 1], [-1, 0, 1], [0.5, 0, 1], [0, 0]])
-    t.equal(window.load([wrong]), false, `${wrong}`)
+    t.equal(window.load([wrong], 0), false, `${wrong}`)
 })
