@@ -13,9 +13,10 @@ const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['sweep', async () => (await import('./sweep.js')).sweep],
   ['report', async () => (await import('./report.js')).report],
   ['replay', async () => (await import('./replay.js')).replay],
+  ['simulate', async () => (await import('./simulate.js')).simulate],
 ])
 
-const NOT_BUILT: ReadonlySet<string> = new Set([...['simulate', 'doctor', 'init', 'import', 'top']])
+const NOT_BUILT: ReadonlySet<string> = new Set(['doctor', 'init', 'import', 'top'])
 
 const USAGE_ERROR = 2
 
