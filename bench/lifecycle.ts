@@ -18,6 +18,10 @@ export interface LifecycleOptions {
   readonly lifecycles: number
   /** Steps between two comparisons of the policy's numbers with the model's. */
   readonly checkEvery: number
+  /** Default: the policy of `createPolicy`. */
+  readonly create?: (spec: PolicySpec, rng: Rng) => Policy
+  /** Requests in flight on one replica, at most. Default: the spec's. */
+  readonly limit?: number
   /** A stopwatch in ms, for the time of one `arrive`. Without one nothing is timed. */
   readonly stopwatch?: () => number
 }
@@ -143,13 +147,15 @@ class World {
   constructor(options: LifecycleOptions) {
     this.#options = options
     this.#rng = seededRng(options.seed)
-    this.#policy = createPolicy(lifecycleSpec(), seededRng(options.seed + 1))
+    this.#policy = (options.create ?? createPolicy)(lifecycleSpec(), seededRng(options.seed + 1))
   }
 
   step(): void {
     this.#now += this.#rng.next() ** 4 * 100
     const known = this.#open[Math.floor(this.#rng.next() * this.#open.length)]
     const roll = this.#rng.next()
+    if (known?.at === 'replica' && known.firstTokenAt !== undefined)
+      this.#policy.mark(known.ticket, this.#now, 1)
     if (known === undefined || roll < (this.#open.length < CROWD ? 0.5 : 0.1)) this.#arrive()
     else if (roll < 0.56) this.#wake()
     else if (roll < 0.75 && known.at === 'replica' && known.firstTokenAt === undefined) this.#token(known)
@@ -280,7 +286,10 @@ class World {
       known.replica = decision.replica
       known.dispatchedAt = this.#now
       this.#inFlight[decision.replica]! += 1
-      assert.ok(this.#inFlight[decision.replica]! <= LIMIT, 'no replica is over its limit')
+      assert.ok(
+        this.#inFlight[decision.replica]! <= (this.#options.limit ?? LIMIT),
+        'no replica is over its limit',
+      )
     } else if (decision.kind === 'queue') {
       known.at = 'queue'
     } else {
