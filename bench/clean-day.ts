@@ -163,7 +163,7 @@ function fired(series: Day['series']): readonly string[] {
   try {
     const groups = prometheusRules(
       promisesOf(config, () => ''),
-      { runbook: '', exported: () => false },
+      { runbook: '' },
     )
     const input = [...series].map(([name, values]) => ({
       series: name,

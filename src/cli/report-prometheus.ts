@@ -1,6 +1,6 @@
 /** The figures of a report, asked of the Prometheus that scrapes Weir: what was promised comes from the config. */
 import type { Resolved } from '../config/resolved.js'
-import type { ClassFigures, Figures, Quantiles } from '../http/figures.js'
+import type { ClassFigures, Figures, HeadroomFigures, Quantiles } from '../http/figures.js'
 
 interface Sample {
   readonly labels: Readonly<Record<string, string>>
@@ -20,7 +20,7 @@ const EXCLUDED = ['client_error', 'client_left', 'unmeasured']
 /** @throws Error when it is no Prometheus, or does not answer */
 export async function fromPrometheus(from: string, config: Resolved): Promise<Figures> {
   const ask: Ask = query => instant(from, query)
-  const [attainment, budgets, drift, rates, perGpu, verdicts, build] = await Promise.all([
+  const [attainment, budgets, drift, rates, perGpu, verdicts, build, ...ahead] = await Promise.all([
     ask('weir_attainment_ratio'),
     ask('weir_error_budget_remaining_ratio'),
     ask('weir_workload_drift_ratio'),
@@ -28,6 +28,11 @@ export async function fromPrometheus(from: string, config: Resolved): Promise<Fi
     ask('weir_goodput_tokens_per_second_per_gpu'),
     ask('sum by (class, verdict) (increase(weir_requests_total[1m]))'),
     ask('weir_build_info'),
+    ask('weir_demand_ratio'),
+    ask('weir_headroom_ratio'),
+    ask('weir_desired_replicas'),
+    ask('weir_headroom_requests_per_second'),
+    ask('weir_capacity_work_per_second'),
   ])
   const spreads = await spreadsOf(ask)
   const classes = config.policy.classes.map((cls): ClassFigures => {
@@ -82,6 +87,25 @@ export async function fromPrometheus(from: string, config: Resolved): Promise<Fi
       output_tokens_per_second_per_gpu:
         perGpu.find(row => row.labels['class'] === labels['class'] && row.labels['pool'] === labels['pool'])
           ?.value ?? null,
+    })),
+    headroom: config.policy.pools.map(({ name }) => headroomOf(name, ahead)),
+  }
+}
+
+/** @param ahead  in the order they are asked for */
+function headroomOf(pool: string, ahead: readonly (readonly Sample[])[]): HeadroomFigures {
+  const [demand, left, desired, requests, capacity] = ahead.map(rows =>
+    rows.filter(({ labels }) => labels['pool'] === pool),
+  )
+  return {
+    name: pool,
+    demand_ratio: demand?.[0]?.value ?? null,
+    headroom_ratio: left?.[0]?.value ?? null,
+    replicas: { desired: desired?.[0]?.value ?? null },
+    source: capacity?.[0]?.labels['source'] ?? null,
+    classes: (requests ?? []).map(({ labels, value }) => ({
+      name: labels['class'] ?? '',
+      headroom_rps: value,
     })),
   }
 }

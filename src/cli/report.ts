@@ -2,7 +2,7 @@
 import { parseArgs } from 'node:util'
 import { showProblems } from '../config/error.js'
 import { defaultFile, load } from '../config/load.js'
-import type { ClassFigures, Figures } from '../http/figures.js'
+import type { ClassFigures, Figures, HeadroomFigures } from '../http/figures.js'
 import type { Command } from './command.js'
 import { type Line, markdown, text } from './report-page.js'
 import { fromPrometheus } from './report-prometheus.js'
@@ -106,6 +106,38 @@ function linesOf(figures: Figures): Line[] {
       })
     }
   }
+  for (const pool of figures.headroom) {
+    lines.push({ kind: 'section', text: `pool ${pool.name}` }, ...headroomOf(pool))
+  }
+  return lines
+}
+
+/** How the capacity is known. */
+const SOURCES: Readonly<Record<string, string>> = {
+  sweep: 'by its sweep',
+  learned: 'by what its traffic showed',
+  model: 'by a model of its engines',
+}
+
+function headroomOf({ headroom_ratio, demand_ratio, source, replicas, classes }: HeadroomFigures): Line[] {
+  if (headroom_ratio === null)
+    return [
+      { kind: 'row', name: 'headroom', text: 'not known yet: sweep the pool, or wait for some traffic' },
+    ]
+  const room = classes
+    .filter(cls => cls.headroom_rps !== null)
+    .map(cls => `${cls.headroom_rps!.toFixed(1)} requests/s of ${cls.name}`)
+  const lines: Line[] = [
+    {
+      kind: 'row',
+      name: 'headroom',
+      text: `${percent(headroom_ratio)} of what it can serve within its promises, known ${SOURCES[source ?? ''] ?? ''}; ${percent(demand_ratio)} is asked for`,
+    },
+  ]
+  if (room.length > 0)
+    lines.push({ kind: 'row', name: 'room for', text: `${room.join(', or ')} more, if that alone grew` })
+  if (replicas.desired !== null)
+    lines.push({ kind: 'row', name: 'replicas', text: `${replicas.desired} should be there` })
   return lines
 }
 

@@ -4,9 +4,8 @@ import { stringify } from 'yaml'
 import { showProblems } from '../config/error.js'
 import { DEFAULT_FILES, defaultFile, load } from '../config/load.js'
 import { durationMs, PATTERNS, showDuration } from '../config/units.js'
-import { METRICS } from '../metrics/names.js'
 import { openSloObjects } from '../rules/openslo.js'
-import { HEADROOM, prometheusRules } from '../rules/prometheus.js'
+import { prometheusRules } from '../rules/prometheus.js'
 import { leftOut, nameOf, type Promised, promisesOf } from '../rules/promised.js'
 import { pyrraCanAlert, pyrraObjects } from '../rules/pyrra.js'
 import { slothKnows, slothSpec, slothWindows } from '../rules/sloth.js'
@@ -126,16 +125,13 @@ function printed(
 }
 
 function prometheus(promises: readonly Promised[], silent: readonly string[], runbook: string): Printed {
-  const names = new Set<string>(Object.values(METRICS).map(({ name }) => name))
-  const exported = (metric: string): boolean => names.has(metric)
   const longest = Math.max(...promises.map(({ periodMs }) => periodMs))
   return {
     notes: [
       `Name it under rule_files. A budget of ${showDuration(longest)} is true with storage.tsdb.retention.time of as much or more.`,
       ...silent,
-      ...(exported(HEADROOM) ? [] : [`No alert on ${HEADROOM}: this version does not export it.`]),
     ],
-    documents: [{ groups: prometheusRules(promises, { runbook, exported }) }],
+    documents: [{ groups: prometheusRules(promises, { runbook }) }],
   }
 }
 

@@ -5,6 +5,7 @@ import type { Drift, Reading, Spread } from '../slo/reading.js'
 import type { Slo, SloName, TrafficClass } from '../slo/slo.js'
 import { windowName } from '../slo/windows.js'
 import type { Ms } from '../time.js'
+import type { PoolHeadroom } from './outlook-figures.js'
 
 export interface Quantiles {
   readonly p50: number
@@ -57,9 +58,24 @@ export interface Figures {
     readonly requests_per_second: number | null
     readonly output_tokens_per_second_per_gpu: number | null
   }[]
+  readonly headroom: readonly HeadroomFigures[]
 }
 
-export function figuresOf(version: string, spec: PolicySpec, state: PolicyState, reading: Reading): Figures {
+/** Of one pool, as much as metrics tell, too. */
+export interface HeadroomFigures extends Pick<PoolHeadroom, 'name' | 'demand_ratio' | 'headroom_ratio'> {
+  readonly replicas: Pick<PoolHeadroom['replicas'], 'desired'>
+  /** Where its capacity is known from: sweep, learned or model. */
+  readonly source: string | null
+  readonly classes: readonly { readonly name: string; readonly headroom_rps: number | null }[]
+}
+
+export function figuresOf(
+  version: string,
+  spec: PolicySpec,
+  state: PolicyState,
+  reading: Reading,
+  headroom: readonly PoolHeadroom[],
+): Figures {
   const attainment = reading.attainment()
   const burn = reading.burn()
   const budgets = reading.budgets()
@@ -114,6 +130,14 @@ export function figuresOf(version: string, spec: PolicySpec, state: PolicyState,
       pool: spec.pools[row.pool]!.name,
       requests_per_second: row.requestsPerSecond ?? null,
       output_tokens_per_second_per_gpu: row.tokensPerSecondPerGpu ?? null,
+    })),
+    headroom: headroom.map(({ name, demand_ratio, headroom_ratio, replicas, capacity, classes }) => ({
+      name,
+      demand_ratio,
+      headroom_ratio,
+      replicas: { desired: replicas.desired },
+      source: capacity?.source ?? null,
+      classes: classes.map(cls => ({ name: cls.name, headroom_rps: cls.headroom_rps })),
     })),
   }
 }

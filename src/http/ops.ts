@@ -21,8 +21,10 @@ export interface OpsOptions {
   reload?(): Promise<ReloadResult>
   /** What `/api/state` shows beside the version; see `namedState`. */
   state(): object
-  /** What `/api/report` answers. */
+  /** What `/api/report`, `/api/headroom` and `/api/diagnosis` answer. */
   report?(): object
+  headroom?(): object
+  diagnosis?(): object
 }
 
 export interface OpsServer {
@@ -87,9 +89,12 @@ export function opsServer(options: OpsOptions): OpsServer {
     ],
   ])
 
-  const { reload, report } = options
-  if (report !== undefined) {
-    routes.set('/api/report', { open: false, answer: () => json(200, report()) })
+  const { reload } = options
+  for (const name of ['report', 'headroom', 'diagnosis'] as const) {
+    const answer = options[name]
+    if (answer !== undefined) {
+      routes.set(`/api/${name}`, { open: false, answer: () => json(200, answer.call(options)) })
+    }
   }
   if (reload !== undefined) {
     routes.set('/-/reload', {

@@ -6,11 +6,14 @@ import { Registry } from 'prom-client'
 import { carryOver } from '../config/carry.js'
 import type { Resolved } from '../config/resolved.js'
 import { Driver } from '../live/driver.js'
-import { openState, type StateFile } from '../live/state-file.js'
+import { LiveOutlook } from '../live/live-outlook.js'
+import { type Kept, openState, type StateFile } from '../live/state-file.js'
 import { watchEventLoop } from '../metrics/eventloop.js'
 import { Recorder } from '../metrics/record.js'
 import type { Policy } from '../policy/policy.js'
+import type { PoolId } from '../request.js'
 import { SloBook } from '../slo/book.js'
+import type { Reading } from '../slo/reading.js'
 import { readSavedBook } from '../slo/saved-book.js'
 import type { Clock, Ms } from '../time.js'
 import type { Endpoint } from '../upstream/call.js'
@@ -20,6 +23,7 @@ import type { ExchangeContext } from './exchange.js'
 import { figuresOf } from './figures.js'
 import { ModelList } from './models.js'
 import { namedState, opsServer, type ReloadResult } from './ops.js'
+import { diagnosisOf, headroomOf } from './outlook-figures.js'
 import { RequestLog } from './request-log.js'
 import { ResponseTable } from './response-table.js'
 import { dataServer } from './server.js'
@@ -58,18 +62,33 @@ export interface Weir {
   close(): Promise<void>
 }
 
+const DAY_MS: Ms = 86_400_000
+
 const processClock: Clock = { now: () => performance.now() }
 
 /** Starts both listeners; rejects, with nothing left running, when one of them cannot listen. */
 export async function startWeir(options: WeirOptions): Promise<Weir> {
-  const { config, policy, log, version, clock = processClock } = options
+  const { config, log, version, clock = processClock } = options
   const book = new SloBook(config.policy, clock.now(), see => server.running(see))
+  const ahead = new LiveOutlook({
+    config,
+    policy: options.policy,
+    clock,
+    log: {
+      debug: (fields, message) => log.debug(fields, message),
+      info: (fields, message) => log.info(fields, message),
+      warn: (fields, message) => log.warn(fields, message),
+    },
+    burn: pool => dayBurn(book.reading(clock.now()), context.config, pool),
+  })
+  const { policy, outlook } = ahead
   const recorder = new Recorder(
     new Registry(),
     config.policy,
     { version, node: process.version },
     () => policy.state(clock.now()),
     () => book.reading(clock.now()),
+    () => outlook.readings(clock.now()),
   )
   const requests = new RequestLog(log, config, recorder, book, clock)
   const driver = new Driver(policy, clock, decision => requests.news(decision))
@@ -110,7 +129,14 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     state: () => namedState(context.config.policy, policy.state(clock.now())),
     report() {
       const now = clock.now()
-      return figuresOf(version, context.config.policy, policy.state(now), book.reading(now))
+      const spec = context.config.policy
+      const headroom = headroomOf(spec, outlook.readings(now))
+      return figuresOf(version, spec, policy.state(now), book.reading(now), headroom.pools)
+    },
+    headroom: () => headroomOf(context.config.policy, outlook.readings(clock.now())),
+    diagnosis() {
+      const now = clock.now()
+      return diagnosisOf(context.config.policy, outlook.readings(now), at => Date.now() - (now - at))
     },
     ...(options.reload !== undefined && { reload: options.reload }),
   })
@@ -118,12 +144,14 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   const close = async (): Promise<void> => {
     stopWatching()
     driver.stop()
-    await Promise.allSettled([server.close(), ops.close(), relay.close(), state?.close()])
+    await Promise.allSettled([server.close(), ops.close(), relay.close(), ahead.stop(), state?.close()])
   }
   let state: StateFile | undefined
   try {
-    state = await stateOf(config, log, book, clock)
+    state = await stateOf(config, log, book, clock, ahead.kept)
     const [data, admin] = [await server.listen(), await ops.listen()]
+    driver.watch(outlook)
+    ahead.start()
     return {
       data,
       admin,
@@ -141,6 +169,7 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
         book.reconfigure(carried.policy, clock.now())
         // Before the policy, which may send to a new replica at once.
         relay.reconfigure(endpointsOf(carried))
+        ahead.reconfigure(carried)
         driver.reconfigure(carried.policy)
       },
       async drain(graceMs) {
@@ -159,7 +188,13 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
 }
 
 /** Figures from before a restart, and the file that keeps them; undefined without `state_dir`. */
-function stateOf(config: Resolved, log: Logger, book: SloBook, clock: Clock): Promise<StateFile> | undefined {
+function stateOf(
+  config: Resolved,
+  log: Logger,
+  book: SloBook,
+  clock: Clock,
+  others: readonly Kept[],
+): Promise<StateFile> | undefined {
   if (config.stateDir === undefined) return undefined
   return openState({
     dir: config.stateDir,
@@ -173,8 +208,18 @@ function stateOf(config: Resolved, log: Logger, book: SloBook, clock: Clock): Pr
           return typeof read === 'string' ? read : book.restore(read, gapMs, clock.now())
         },
       },
+      ...others,
     ],
   })
+}
+
+/** The fastest at which a class of the pool burns a budget, over a day; undefined: no day is known. */
+function dayBurn(reading: Reading, { policy }: Resolved, pool: PoolId): number | undefined {
+  const rates = reading
+    .burn()
+    .filter(({ cls, windowMs }) => windowMs === DAY_MS && policy.classes[cls]?.pools.includes(pool))
+    .flatMap(({ rate }) => rate ?? [])
+  return rates.length === 0 ? undefined : Math.max(...rates)
 }
 
 /** By replica id. */

@@ -15,6 +15,8 @@ type Unit =
   | 'clauses'
   | 'tokens'
   | 'tokens/s/GPU'
+  | 'GPU s/s'
+  | 'replicas'
   | 'events'
   | 'members'
   | 'reloads'
@@ -226,6 +228,55 @@ export const METRICS = {
     unit: 'ratio',
     labels: ['class', 'dimension'],
     help: 'How far traffic is from the workload of the SLO; above 1 the SLO was not stated for it.',
+  },
+  demandRatio: {
+    type: 'gauge',
+    name: 'weir_demand_ratio',
+    unit: 'ratio',
+    labels: ['pool'],
+    help: 'Work asked for, what was shed included, over what the pool can serve within its SLOs; scale at 0.7.',
+  },
+  headroomRatio: {
+    type: 'gauge',
+    name: 'weir_headroom_ratio',
+    unit: 'ratio',
+    labels: ['pool'],
+    help: 'Share of what the pool can serve within its SLOs that is left; below 0 more is asked for.',
+  },
+  headroomRequests: {
+    type: 'gauge',
+    name: 'weir_headroom_requests_per_second',
+    unit: 'requests/s',
+    labels: ['class', 'pool'],
+    help: 'Requests that could come on top within the SLOs, if that class alone grew.',
+  },
+  capacity: {
+    type: 'gauge',
+    name: 'weir_capacity_work_per_second',
+    unit: 'GPU s/s',
+    labels: ['pool', 'source'],
+    help: 'Work that the replicas which are up can serve within the SLOs, and where that is known from.',
+  },
+  desiredReplicas: {
+    type: 'gauge',
+    name: 'weir_desired_replicas',
+    unit: 'replicas',
+    labels: ['pool'],
+    help: 'Replicas that the pool should have, ahead of a rise and slow to fall.',
+  },
+  predictionError: {
+    type: 'gauge',
+    name: 'weir_prediction_error_ratio',
+    unit: 'ratio',
+    labels: ['pool', 'kind'],
+    help: 'Median size of what TTFT and TPOT, as predicted at dispatch, were off by; of the last 512.',
+  },
+  diagnosis: {
+    type: 'gauge',
+    name: 'weir_diagnosis',
+    unit: 'ratio',
+    labels: ['pool', 'clause', 'cause'],
+    help: 'There while something is wrong: the clause that moved, why, and the share of the excess it explains.',
   },
   overhead: {
     type: 'histogram',

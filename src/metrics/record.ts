@@ -2,6 +2,7 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 import type { Decision, Failure, ShedReason } from '../policy/decision.js'
 import type { PolicyState } from '../policy/policy.js'
+import type { PoolReading } from '../policy/pool-outlook.js'
 import type { PoolId } from '../request.js'
 import type { Reading } from '../slo/reading.js'
 import type { Slo } from '../slo/slo.js'
@@ -10,6 +11,7 @@ import type { Ms } from '../time.js'
 import { edges } from './buckets.js'
 import { type ClassPool, type Labelled, Labels, NONE } from './labels.js'
 import { type HistogramSpec, type Ladder, METRICS, type PlainSpec } from './names.js'
+import { outlookGauges } from './outlook-gauges.js'
 import { base } from './prometheus.js'
 import { sloGauges } from './slo-gauges.js'
 
@@ -31,9 +33,11 @@ const SHED_REASONS: Readonly<Record<ShedReason, true>> = {
 export class Recorder {
   readonly #registry: Registry
   readonly #figures: (() => Reading) | undefined
+  readonly #outlook: (() => readonly PoolReading[]) | undefined
   #labels: Labels
   /** Of the scrape that is under way. */
   #reading: Reading | undefined
+  #ahead: readonly PoolReading[] = []
 
   /** Edges in use, by the histogram's name. */
   readonly #edges = new Map<string, string>()
@@ -62,6 +66,7 @@ export class Recorder {
    * @param build     what `weir_build_info` says
    * @param state     the policy's state now; asked once for each gauge at a scrape
    * @param figures   the book's reading now; asked once a scrape. Without it its gauges have no samples
+   * @param outlook   likewise, what lies before each pool
    */
   constructor(
     registry: Registry,
@@ -69,9 +74,11 @@ export class Recorder {
     build: Build,
     state: () => PolicyState,
     figures?: () => Reading,
+    outlook?: () => readonly PoolReading[],
   ) {
     this.#registry = registry
     this.#figures = figures
+    this.#outlook = outlook
     this.#labels = new Labels(spec)
 
     const counter = (metric: PlainSpec) => new Counter(base(metric, registry))
@@ -128,6 +135,11 @@ export class Recorder {
       () => this.#reading,
       () => state().replicas,
     )
+    outlookGauges(
+      registry,
+      () => this.#labels,
+      () => this.#ahead,
+    )
     this.#overhead = histogram(METRICS.overhead)
     this.#eventLoopDelay = histogram(METRICS.eventLoopDelay)
     this.#configReloads = counter(METRICS.configReloads)
@@ -157,6 +169,7 @@ export class Recorder {
   /** All metrics now, in Prometheus' text format. Reading changes nothing, so several may scrape. */
   text(): Promise<string> {
     this.#reading = this.#figures?.()
+    this.#ahead = this.#outlook?.() ?? []
     return this.#registry.metrics()
   }
 

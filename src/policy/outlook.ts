@@ -36,10 +36,12 @@ export interface OutlookOptions extends OutlookDials {
   readonly diagnosed: (pool: PoolId, finding: Finding | undefined) => void
 }
 
-/** What is kept over a restart: by names, for ids belong to one config. */
-export interface SavedOutlook {
+/** What is kept over a restart of one pool: by names, for ids belong to one config. */
+interface SavedPool {
+  /** Changes when older figures would be read wrongly. */
   readonly version: 1
-  readonly pools: readonly { readonly name: string; readonly usual: SavedBaselines }[]
+  readonly name: string
+  readonly usual: SavedBaselines
 }
 
 /** One request under way. */
@@ -199,22 +201,24 @@ export class Outlook implements Watcher {
 
   // ---- over a restart
 
-  save(): SavedOutlook {
-    const pools = this.#running().map(({ spec, baselines }) => {
+  /** A piece for each pool. */
+  save(): readonly SavedPool[] {
+    return this.#running().map(({ spec, baselines }) => {
       const nameOf = (id: ReplicaId): string => spec.replicas.find(one => one.id === id)?.name ?? ''
-      return { name: spec.name, usual: saveBaselines(baselines.known, nameOf) }
+      return { version: 1, name: spec.name, usual: saveBaselines(baselines.known, nameOf) }
     })
-    return { version: 1, pools }
   }
 
-  /** @returns undefined; or why it cannot, and then nothing has changed */
+  /**
+   * @param saved  what `save` gave, or anything
+   * @returns undefined; or why it cannot, and then nothing has changed
+   */
   restore(saved: unknown): string | undefined {
-    const { version, pools } = (saved ?? {}) as Partial<SavedOutlook>
-    if (version !== 1) return `its version is ${JSON.stringify(version)}, not 1`
-    if (!Array.isArray(pools)) return 'its pools are no list'
+    if (!Array.isArray(saved)) return 'no list of pools'
     const read = new Map<PoolOutlook, KnownBaselines>()
-    for (const one of pools as unknown[]) {
-      const { name, usual } = (one ?? {}) as Partial<SavedOutlook['pools'][number]>
+    for (const one of saved as unknown[]) {
+      const { version, name, usual } = (one ?? {}) as Partial<SavedPool>
+      if (version !== 1) return `its version is ${JSON.stringify(version)}, not 1`
       const pool = this.#running().find(({ spec }) => spec.name === name)
       if (pool === undefined) continue
       const idOf = (replica: string): ReplicaId | undefined =>

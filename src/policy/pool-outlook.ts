@@ -105,7 +105,10 @@ export class PoolOutlook {
     this.#forecast = forecast
     this.model = forecast.pool(dials.spec.id)
     this.collector = new PoolCollector(now)
-    this.#diagnoser = new Diagnoser(dials.spec.name)
+    this.#diagnoser = new Diagnoser(
+      dials.spec.name,
+      id => this.spec.replicas.find(one => one.id === id)?.name ?? String(id),
+    )
     this.#minuteAt = now
   }
 

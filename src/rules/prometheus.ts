@@ -21,13 +21,9 @@ export interface Group {
 export interface RuleOptions {
   /** Where the runbook stands; alerts add an anchor of it. */
   readonly runbook: string
-  /** Whether this Weir exports the metric. No rule asks for one that it does not. */
-  readonly exported: (metric: string) => boolean
   /** Every window times this. Tests live through an hour in a minute; names keep the true window. */
   readonly scale?: number
 }
-
-export const HEADROOM = 'weir_headroom_ratio'
 
 const LONG_MS: Ms = 86_400_000
 
@@ -241,7 +237,7 @@ function movedWords({ kind }: Promised): string {
   )
 }
 
-function fleetRules({ runbook, exported, scale = 1 }: RuleOptions): readonly Rule[] {
+function fleetRules({ runbook, scale = 1 }: RuleOptions): readonly Rule[] {
   const spell = (ms: Ms): string => showDuration(Math.round(ms * scale))
   const alert = (
     name: string,
@@ -260,7 +256,7 @@ function fleetRules({ runbook, exported, scale = 1 }: RuleOptions): readonly Rul
   const headroom = alert(
     'WeirHeadroomGone',
     'page',
-    `min by (pool) (${HEADROOM}) < 0.1`,
+    'min by (pool) (weir_headroom_ratio) < 0.1',
     300_000,
     'pool {{ $labels.pool }}: {{ $value | humanizePercentage }} of what it can serve within its SLOs is left.',
     'headroom-gone',
@@ -299,6 +295,6 @@ function fleetRules({ runbook, exported, scale = 1 }: RuleOptions): readonly Rul
         '{{ with query (printf `sum(max by (replica) (weir_replica_up{pool="%s"}))` $labels.pool) }}{{ . | first | value | humanize }}{{ end }} are left.',
       'replica-ejected',
     ),
-    ...(exported(HEADROOM) ? [headroom] : []),
+    headroom,
   ]
 }

@@ -1,4 +1,5 @@
 /** Follows the diagnoses of one pool, and puts those that stand into words. */
+import type { ReplicaId } from '../request.js'
 import type { Ms } from '../time.js'
 import type { Baseline } from './baseline.js'
 import { CAUSES } from './causes.js'
@@ -17,13 +18,15 @@ export interface Finding extends Diagnosis {
 /** Follows one pool: a cause counts when two looks in a row agree on it, and is over when two find nothing. */
 export class Diagnoser {
   readonly #name: string
+  readonly #replicaName: (id: ReplicaId) => string
   #since: Ms | undefined
   #last: Diagnosis | undefined
   #standing: Diagnosis | undefined
 
   /** @param name  of the pool */
-  constructor(name: string) {
+  constructor(name: string, replicaName: (id: ReplicaId) => string = String) {
     this.#name = name
+    this.#replicaName = replicaName
   }
 
   /** Nothing is wrong, nor may be about to be: the minute may be learned from. */
@@ -57,7 +60,8 @@ export class Diagnoser {
       none: 'answers reach some clients slowly',
     }[clause]
     const { why, action } = CAUSES[cause]
-    const replica = cause === 'sick_replica' ? ` (replica ${evidence['replica']})` : ''
+    const replica =
+      cause === 'sick_replica' ? ` (replica ${this.#replicaName(evidence['replica'] ?? 0)})` : ''
     const sure = cause === 'unexplained' ? '' : ` That explains ${percent(confidence, 1)} of the excess.`
     return `Pool ${this.#name}: ${moved}, since ${Math.round(forMs / 1000)} s ago, because ${why}${replica}.${sure} Do this: ${action}.`
   }

@@ -22,7 +22,7 @@ function rulesFor(data: object, scale = 1): readonly Group[] {
 const rulesOf = (config: Resolved, scale: number): readonly Group[] =>
   prometheusRules(
     promisesOf(config, ({ percentile }) => `p${percentile}`),
-    { runbook: RUNBOOK, exported: () => true, scale },
+    { runbook: RUNBOOK, scale },
   )
 
 /** Counts of one clause, a minute a step: `[steps, met, missed]` one after another. */
