@@ -14,6 +14,7 @@ import { type HistogramSpec, type Ladder, METRICS, type PlainSpec } from './name
 import { outlookGauges } from './outlook-gauges.js'
 import { base } from './prometheus.js'
 import { sloGauges } from './slo-gauges.js'
+import { textOf } from './text.js'
 
 export interface Build {
   readonly version: string
@@ -170,7 +171,7 @@ export class Recorder {
   text(): Promise<string> {
     this.#reading = this.#figures?.()
     this.#ahead = this.#outlook?.() ?? []
-    return this.#registry.metrics()
+    return textOf(this.#registry)
   }
 
   /**
