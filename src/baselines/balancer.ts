@@ -8,7 +8,7 @@ import type { Ms } from '../time.js'
 /**
  * A rule that picks one of the replicas which may take the request: healthy, not asked to be left alone, not tried
  * before. There is no limit on requests in flight unless the rule has one; `PoolSpec.maxInFlight` is Weir's own and not
- * looked at. Without a replica to choose from, the class's next pool is asked.
+ * looked at. All pools of the class are one to it: spilling is Weir's own, too.
  */
 export abstract class Balancer implements Rule {
   protected readonly desk: Desk
@@ -20,19 +20,19 @@ export abstract class Balancer implements Rule {
   }
 
   /**
-   * @param among  at least one, of one pool, in the pool's order; reused by the next call
+   * @param among  at least one, in the order of the config; reused by the next call
    * @returns undefined where the rule has room on none of them
    */
   protected abstract choose(open: Open, among: readonly Replica[], now: Ms): Replica | undefined
 
   arrive(open: Open, now: Ms): void {
-    const replica = this.pick(open, open.lane.pools, now)
+    const replica = this.pick(open, now)
     if (replica !== undefined) this.send(open, replica, now)
     else this.refuse(open, now)
   }
 
-  again(open: Open, pools: readonly Pool[], now: Ms): void {
-    const replica = this.pick(open, pools, now)
+  again(open: Open, _pools: readonly Pool[], now: Ms): void {
+    const replica = this.pick(open, now)
     if (replica !== undefined) this.send(open, replica, now)
   }
 
@@ -46,20 +46,18 @@ export abstract class Balancer implements Rule {
     this.desk.shed(open, open.lane.up ? 'no_headroom' : 'no_replica', now)
   }
 
-  protected pick(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
+  protected pick(open: Open, now: Ms): Replica | undefined {
     const among = this.#among
     const { heldBy } = open
-    for (const pool of pools) {
-      among.length = 0
+    among.length = 0
+    for (const pool of open.lane.pools) {
       for (const replica of pool.replicas) {
         const { id } = replica.spec
         if (!replica.isTaking(now) || open.tried.includes(id)) continue
         if (heldBy === undefined || heldBy === id) among.push(replica)
       }
-      const chosen = among.length === 0 ? undefined : this.choose(open, among, now)
-      if (chosen !== undefined) return chosen
     }
-    return undefined
+    return among.length === 0 ? undefined : this.choose(open, among, now)
   }
 
   /** The one with the lowest cost; among equals one drawn by lot. @param cost  Infinity: not this one */

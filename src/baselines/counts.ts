@@ -9,14 +9,10 @@ import { baseline } from './baseline.js'
  * Goes wrong where requests differ: a replica that drew three long prompts gets its next one all the same.
  */
 class RoundRobin extends Balancer {
-  /** By pool id. */
-  readonly #next: number[] = []
+  #next = 0
 
   protected choose(_open: Open, among: readonly Replica[]): Replica | undefined {
-    const pool = among[0]?.spec.pool ?? 0
-    const at = this.#next[pool] ?? 0
-    this.#next[pool] = at + 1
-    return among[at % among.length]
+    return among[this.#next++ % among.length]
   }
 }
 

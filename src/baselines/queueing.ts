@@ -28,17 +28,17 @@ export abstract class Queueing extends Prefixed {
   protected abstract hasRoom(traffic: Lane['traffic'], replica: Replica): boolean
 
   protected pickWaiting(open: Open, now: Ms): Replica | undefined {
-    return this.pick(open, open.lane.pools, now)
+    return this.pick(open, now)
   }
 
   override arrive(open: Open, now: Ms): void {
-    const replica = this.pick(open, open.lane.pools, now)
+    const replica = this.pick(open, now)
     if (replica !== undefined) this.send(open, replica, now)
     else if (!this.desk.queue(open, now)) this.refuse(open, now)
   }
 
-  override again(open: Open, pools: readonly Pool[], now: Ms): void {
-    const replica = this.pick(open, pools, now)
+  override again(open: Open, _pools: readonly Pool[], now: Ms): void {
+    const replica = this.pick(open, now)
     if (replica !== undefined) this.send(open, replica, now)
     else this.desk.queue(open, now)
   }

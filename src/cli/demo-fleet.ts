@@ -22,6 +22,7 @@ const STOP_MS = 5000
 /**
  * @param config  the router's config file, whose replicas are replaced by the engines that are started here
  * @param ports   of the router; 0 for any that is free
+ * @param policy  the router's, by name
  * @throws Error with the process's own words when one does not start
  */
 export async function startFleet(
@@ -29,6 +30,7 @@ export async function startFleet(
   sizes: PoolSizes,
   engine: EngineServerOptions,
   ports: { readonly data: number; readonly admin: number },
+  policy: string,
 ): Promise<Fleet> {
   const children: ChildProcess[] = []
   let stopping = false
@@ -73,7 +75,7 @@ export async function startFleet(
         return `--replicas=${pool}=${urls.join(',')}`
       }),
     )
-    const serve = ['serve', '-c', config, ...replicas, '--log-level=warn', '--json']
+    const serve = ['serve', '-c', config, ...replicas, '--log-level=warn', '--json', `--policy=${policy}`]
     const listen = [`--port=${ports.data}`, `--admin-port=${ports.admin}`]
     const { data, admin } = (await start('weir', './main.js', [...serve, ...listen])) as {
       readonly data: string

@@ -2,6 +2,7 @@
 import { createServer } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { POLICIES, policyNamed } from '../baselines/named.js'
 import { durationMs as durationOf } from '../config/units.js'
 import type { PlayRecord } from '../load/call.js'
 import { Player } from '../load/player.js'
@@ -16,7 +17,10 @@ import { type DemoResult, demoResult, demoTable, unaccounted, type WeirClass } f
 
 const PROFILE = 'qwen3-32b'
 const POOLS = { main: 2, spare: 1 }
-const POLICIES = ['weir']
+const NAMES = inLines(
+  POLICIES.map(({ name }) => name),
+  90,
+)
 /** The promises of config/demo.yaml, by which the player judges for itself. */
 const BOUNDS: ReadonlyMap<string, Bounds> = new Map<string, Bounds>([
   ['chat', { ttftMs: 500, tpotMs: 40 }],
@@ -27,6 +31,18 @@ const DRAIN_MS = { chat: 30_000, agent: 60_000 }
 const THINK_DIVISOR = 20
 const MAX_AGENT_TOKENS = 16_000
 const SEED = 1
+
+/** Names, comma-separated, in lines of at most `width`. */
+function inLines(names: readonly string[], width: number): string[] {
+  const lines = ['']
+  for (const name of names) {
+    const line = lines.at(-1) ?? ''
+    const longer = line === '' ? name : `${line}, ${name}`
+    if (longer.length <= width) lines[lines.length - 1] = longer
+    else lines.push(name)
+  }
+  return lines
+}
 
 const root = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url))
 
@@ -41,7 +57,8 @@ through it: Azure conversations (chat: p90 TTFT 500 ms, p90 TPOT 40 ms) and Clau
 
   --load X        multiple of what the pools can serve within the SLO; by default 1.0
   --duration T    arrivals stop then, and what runs is let finish; by default 60s
-  --policy NAME   ${POLICIES.join(', ')}
+  --policy NAME   who decides, by default weir; to compare:
+                  ${NAMES.join(',\n                  ')}
   --json          one object at the end, nothing else
 
 Example: weir demo --load 0.6 --duration 30s
@@ -63,9 +80,10 @@ Example: weir demo --load 0.6 --duration 30s
     if (durationMs === undefined || durationMs < 1000) {
       return refused(io, '--duration', values.duration, 'a time of at least 1s, such as 30s or 5m')
     }
-    if (!POLICIES.includes(values.policy ?? 'weir'))
-      return refused(io, '--policy', values.policy, POLICIES.join(', '))
-    return play(load, durationMs, values.json === true, io)
+    const policy = values.policy ?? 'weir'
+    if (policyNamed(policy) === undefined)
+      return refused(io, '--policy', policy, NAMES.join(',\n           '))
+    return play(load, durationMs, policy, values.json === true, io)
   },
 }
 
@@ -82,7 +100,13 @@ function spanOf(text: string): Ms | undefined {
   }
 }
 
-async function play(load: number, durationMs: number, json: boolean, io: Io): Promise<number> {
+async function play(
+  load: number,
+  durationMs: number,
+  policy: string,
+  json: boolean,
+  io: Io,
+): Promise<number> {
   const say = json ? () => undefined : io.out
   const rng = seededRng(SEED)
   const chat = await readTrace(root('bench/data/azure2023-conv.csv.gz'), { rng })
@@ -95,7 +119,13 @@ async function play(load: number, durationMs: number, json: boolean, io: Io): Pr
 
   say('Starting three simulated engines in two pools, and Weir before them.\n')
   const ports = json || !(await areFree([8080, 8081])) ? { data: 0, admin: 0 } : { data: 8080, admin: 8081 }
-  const fleet = await startFleet(root('config/demo.yaml'), POOLS, { profile: PROFILE, noise: 0.02 }, ports)
+  const fleet = await startFleet(
+    root('config/demo.yaml'),
+    POOLS,
+    { profile: PROFILE, noise: 0.02 },
+    ports,
+    policy,
+  )
   try {
     say(introduction(load, fleet))
     const records: PlayRecord[] = []

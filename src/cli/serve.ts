@@ -2,12 +2,13 @@
 import type { AddressInfo } from 'node:net'
 import { parseArgs } from 'node:util'
 import pino, { type Logger } from 'pino'
+import type { NamedPolicy } from '../baselines/baseline.js'
+import { POLICIES, policyNamed } from '../baselines/named.js'
 import { assumedConfig } from '../config/assumed.js'
 import { showProblems } from '../config/error.js'
 import { defaultFile, type Loaded, load } from '../config/load.js'
 import type { Resolved } from '../config/resolved.js'
 import { startWeir, type Weir } from '../http/weir.js'
-import { createPolicy } from '../policy/simple.js'
 import { seededRng } from '../time.js'
 import { modelsOf } from '../upstream/probe.js'
 import type { Command, Io } from './command.js'
@@ -32,6 +33,7 @@ config anew: no stream is cut, and a bad file leaves the one before in force.
   --host HOST         where applications connect, by default 127.0.0.1
   --port N            by default 8080
   --admin-port N      metrics and health, by default 8081
+  --policy NAME       who decides, by default weir; another one to compare, as in weir demo
   --log-level LEVEL   debug, info (one line a request), warn, error, silent; by default info
   --json              log lines only, no greeting
 
@@ -53,6 +55,7 @@ export const serve: Command = {
         host: { type: 'string' },
         port: { type: 'string' },
         'admin-port': { type: 'string' },
+        policy: { type: 'string', default: 'weir' },
         'log-level': { type: 'string' },
         json: { type: 'boolean' },
       },
@@ -60,6 +63,11 @@ export const serve: Command = {
     const level = values['log-level'] ?? 'info'
     if (!['debug', 'info', 'warn', 'error', 'silent'].includes(level)) {
       io.err(`--log-level: got ${level}; allowed: debug, info, warn, error, silent\n`)
+      return 1
+    }
+    const policy = policyNamed(values.policy)
+    if (policy === undefined) {
+      io.err(`--policy: got ${values.policy}; allowed: ${POLICIES.map(({ name }) => name).join(', ')}\n`)
       return 1
     }
     const listen = portsOf(values, io)
@@ -83,7 +91,7 @@ export const serve: Command = {
     const log = pino({ level }, pino.destination({ dest: 1, sync: false }))
     const assumed = values.upstream !== undefined
     const reloader = assumed ? undefined : new Reloader(read, loaded.files, log)
-    return runUntilStopped(loaded.ok, reloader, log, io, values.json === true)
+    return runUntilStopped(loaded.ok, policy, reloader, log, io, values.json === true)
   },
 }
 
@@ -140,12 +148,13 @@ async function fromUpstreams(
 
 async function runUntilStopped(
   config: Resolved,
+  { create }: NamedPolicy,
   reloader: Reloader | undefined,
   log: Logger,
   io: Io,
   quiet: boolean,
 ): Promise<number> {
-  const policy = createPolicy(config.policy, seededRng(Date.now()))
+  const policy = create(config.policy, seededRng(Date.now()))
   let weir: Weir
   try {
     weir = await startWeir({
