@@ -67,14 +67,29 @@ export class GroupPrices {
       })
   }
 
-  /** The group of a request, which is counted as offered. */
-  arrived(cls: number, promptTokens: number, now: Ms): number {
+  /** The group of a request, by its class and the size of its prompt. */
+  groupOf(cls: number, promptTokens: number): number {
+    if (this.#waits(cls)) return cls * BANDS
+    const sizes = this.#sizes[cls] as Sizes
+    sizes.recent[sizes.count % RECENT] = promptTokens
+    sizes.count++
+    if (--sizes.untilEdges === 0) {
+      sizes.untilEdges = EDGES_EVERY
+      const sorted = sizes.recent.slice(0, Math.min(RECENT, sizes.count)).sort()
+      for (let i = 1; i < BANDS; i++)
+        sizes.edges[i - 1] = sorted[Math.floor((sorted.length * i) / BANDS)] as number
+    }
+    let band = 0
+    while (band < BANDS - 1 && promptTokens > (sizes.edges[band] as number)) band++
+    return cls * BANDS + band
+  }
+
+  /** One of the group came. */
+  offered(group: number, now: Ms): void {
     this.#fade(now)
-    const group = this.#groupOf(cls, promptTokens)
-    const service = this.#services[group] as Service
-    service.offered++
+    const cls = this.classOf(group)
+    ;(this.#services[group] as Service).offered++
     if (this.#waits(cls)) this.#move(group, CLASS_STEP * this.#wanted(cls))
-    return group
   }
 
   /** It was sent to a replica. */
@@ -106,22 +121,6 @@ export class GroupPrices {
 
   #waits(cls: number): boolean {
     return this.#classes[cls]?.target.clauses.kind === 'deadline'
-  }
-
-  #groupOf(cls: number, promptTokens: number): number {
-    if (this.#waits(cls)) return cls * BANDS
-    const sizes = this.#sizes[cls] as Sizes
-    sizes.recent[sizes.count % RECENT] = promptTokens
-    sizes.count++
-    if (--sizes.untilEdges === 0) {
-      sizes.untilEdges = EDGES_EVERY
-      const sorted = sizes.recent.slice(0, Math.min(RECENT, sizes.count)).sort()
-      for (let i = 1; i < BANDS; i++)
-        sizes.edges[i - 1] = sorted[Math.floor((sorted.length * i) / BANDS)] as number
-    }
-    let band = 0
-    while (band < BANDS - 1 && promptTokens > (sizes.edges[band] as number)) band++
-    return cls * BANDS + band
   }
 
   /** Service that a group of the class is to have. */

@@ -39,8 +39,8 @@ export class Gain {
   /** Weighted chances to be good that the others lose. */
   loss = 0
   ttftMs: Ms = 0
-  /** Of the newcomer's, expected. */
-  paceMs: Ms = 0
+  /** Tokens that the others are expected to grow by, half of what is left of each: they end in turn. */
+  growth = 0
 }
 
 /**
@@ -108,7 +108,6 @@ export function weigh(
   others.shared = (delay * shared) / fresh
   others.batchFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
   others.batchEnd = now + Math.max(0, ttft - delay)
-  into.paceMs = after
   const late = spread.ttftMs + spread.ttftShare * ttft
   const jolt = load.jolt(now)
   let good = 0
@@ -128,6 +127,7 @@ export function weigh(
   if (one.bound > 0) good *= normalCdf((one.dueAt - now - ttft) / late)
   into.good = good
   into.loss = lost(running, others, weights, spread, jolt, now)
+  into.growth = others.growth
 }
 
 /** What the newcomer would change for the others. One for all, so that nothing is allocated. */
@@ -142,6 +142,7 @@ const others = {
   shared: 0,
   batchFrom: 0,
   batchEnd: 0,
+  growth: 0,
 }
 
 /** Weighted chances to be good that requests under way lose. */
@@ -156,8 +157,10 @@ function lost(
   const { bound, from, firstAt, sentAt, dueAt, begun, tokens, group, lengths, count } = running
   const { before, after, shared } = change
   let sum = 0
+  let growth = 0
   for (let i = 0; i < count; i++) {
     const sofar = tokens[i] as number
+    growth += Math.max(1, (lengths[i * THIRDS + 1] as number) - sofar)
     const each = bound[i] as number
     // Prefill still to come before and after its first token, and what the newcomer adds to the latter.
     let wait = 0
@@ -189,14 +192,17 @@ function lost(
       } else room = (from[i] as number) - now - wait
       const then = left * before + queued
       const off = spread.paceShare * then
-      const sigma = Math.sqrt(off * off + jolt * then + 1)
-      const kept = (room - then) / sigma
-      const keeps = (room - left * after - queued - stall) / sigma
-      // Lost either way, or safe either way.
-      if (kept < -4 || (keeps > 4 && inTime === inTimeStill)) continue
-      own += inTime * normalCdf(kept) - inTimeStill * normalCdf(keeps)
+      const variance = off * off + jolt * then + 1
+      const spare = room - then
+      const spares = room - left * after - queued - stall
+      // Lost either way, or safe either way: so are most, and a square is cheaper than its root.
+      if (spare < 0 && spare * spare > 16 * variance) continue
+      if (spares > 0 && spares * spares > 16 * variance && inTime === inTimeStill) continue
+      const sigma = Math.sqrt(variance)
+      own += inTime * normalCdf(spare / sigma) - inTimeStill * normalCdf(spares / sigma)
     }
     sum += own * (weights[group[i] as number] as number)
   }
+  change.growth = growth / 2
   return sum / THIRDS
 }

@@ -24,6 +24,8 @@ const FIRST_SLOTS = 16
 /** Requests in slots 0 to `count` - 1, in no order: the last one takes the slot of one that leaves. */
 export class Running {
   count = 0
+  /** Those of them that have a deadline. */
+  deadlines = 0
   /** Ms a token; 0: a deadline. */
   bound = new Float64Array(FIRST_SLOTS)
   /** With a pace: when its first token came, or is expected. With a deadline: that moment. */
@@ -48,6 +50,7 @@ export class Running {
     const slot = this.count++
     if (slot === this.bound.length) this.#grow()
     one.slot = slot
+    if (one.bound === 0) this.deadlines++
     this.#owners[slot] = one
     this.bound[slot] = one.bound
     this.from[slot] = one.bound > 0 ? firstAt : one.dueAt
@@ -68,6 +71,7 @@ export class Running {
 
   remove(one: Promised): void {
     const last = --this.count
+    if (one.bound === 0) this.deadlines--
     const mover = this.#owners[last] as Promised
     const { slot } = one
     if (mover !== one) {
