@@ -138,18 +138,24 @@ export class Replica {
   }
 
   /**
-   * Runs until all orders have ended.
+   * Runs until the first `count` orders have ended; the others never come.
    * @param verdicts  gets 1 for each good job and 0 for each that is not
    * @param before    called before each iteration that takes orders in
    */
-  run(course: Course, orders: Orders, verdicts?: Uint8Array, before?: (replica: Replica) => void): void {
+  run(
+    course: Course,
+    orders: Orders,
+    count: number,
+    verdicts?: Uint8Array,
+    before?: (replica: Replica) => void,
+  ): void {
     const { profile } = course.problem
     const { cMsPerSeq, aMsPerMtok2, dMsPerKkv } = profile.cost
     const { roofline, prompt } = course
     const { jobs, ready } = orders
     const completed: number[] = []
     for (;;) {
-      let next = this.taken < jobs.length ? (ready[this.taken] as number) : Number.POSITIVE_INFINITY
+      let next = this.taken < count ? (ready[this.taken] as number) : Number.POSITIVE_INFINITY
       if (this.#decoding === 0 && this.#part < 0) {
         if (next === Number.POSITIVE_INFINITY) return
         if (next > this.t) this.t = next
@@ -162,15 +168,15 @@ export class Replica {
       let chunks = 0
       if (this.#part >= 0) {
         const left = (prompt[this.#part] as number) - this.#partComputed
-        const count = left < budget ? left : budget
-        attention += count * (this.#partComputed + count / 2)
-        prefill += count
-        budget -= count
+        const chunk = left < budget ? left : budget
+        attention += chunk * (this.#partComputed + chunk / 2)
+        prefill += chunk
+        budget -= chunk
         chunks++
-        if (count === left) {
+        if (chunk === left) {
           completed.push(this.#part)
           this.#part = -1
-        } else this.#partComputed += count
+        } else this.#partComputed += chunk
       }
       while (next <= this.t && budget > 0 && this.#decoding + chunks < profile.maxSeqs) {
         const job = jobs[this.taken] as number
@@ -178,17 +184,17 @@ export class Replica {
         if (past < 0) break
         this.taken++
         const left = (prompt[job] as number) - past
-        const count = left < budget ? left : budget
-        attention += count * (past + count / 2)
-        prefill += count
-        budget -= count
+        const chunk = left < budget ? left : budget
+        attention += chunk * (past + chunk / 2)
+        prefill += chunk
+        budget -= chunk
         chunks++
-        if (count === left) completed.push(job)
+        if (chunk === left) completed.push(job)
         else {
           this.#part = job
-          this.#partComputed = past + count
+          this.#partComputed = past + chunk
         }
-        next = this.taken < jobs.length ? (ready[this.taken] as number) : Number.POSITIVE_INFINITY
+        next = this.taken < count ? (ready[this.taken] as number) : Number.POSITIVE_INFINITY
       }
       const decoding = this.#decoding
       const first =

@@ -1,7 +1,8 @@
 /** U3, the clairvoyant: a plan for a whole list of requests, made with all that only the future knows and played on the engines. */
-import { type Rng, seededRng } from '../../src/time.js'
+import { type Ms, type Rng, seededRng } from '../../src/time.js'
 import { needsOf, type Problem } from './bounds-problem.js'
-import { type Course, courseOf, type Orders, Replica } from './u3-replica.js'
+import { Lane } from './u3-lane.js'
+import { type Course, courseOf, Replica } from './u3-replica.js'
 import { played } from './u3-true.js'
 
 export interface Clairvoyant {
@@ -25,139 +26,8 @@ const LEAST_GAIN = 0.001
 const DELAYS = [0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7]
 /** Refused jobs tried in the place of one that is taken out. */
 const MOST_TRIED = 6
-/** A replica's state is kept before every so many orders. */
-const KEEP_EVERY = 12
-
-/** What a replica's orders come to. */
-interface Value {
-  readonly good: number
-  readonly busy: number
-}
-
-const better = (a: Value, b: Value): boolean =>
-  a.good > b.good || (a.good === b.good && a.busy < b.busy - 1e-6)
-
-/** One replica's orders, all of them good, with states to go on from. */
-class Lane {
-  readonly orders: Orders = { jobs: [], ready: [] }
-  readonly #course: Course
-  readonly #scratch: Replica
-  readonly #verdicts: Uint8Array
-  readonly #kept: Replica[]
-  #keptCount = 1
-  value: Value = { good: 0, busy: 0 }
-  runs = 0
-
-  constructor(course: Course, scratch: Replica, verdicts: Uint8Array) {
-    this.#course = course
-    this.#scratch = scratch
-    this.#verdicts = verdicts
-    this.#kept = [new Replica(course.problem.profile.maxSeqs)]
-  }
-
-  /** What it would come to with a job more. */
-  with(job: number, ready: number): Value {
-    const at = this.#insert(job, ready)
-    const value = this.#run(at)
-    this.#remove(at)
-    return value
-  }
-
-  /** What it would come to without the order at a place. */
-  without(at: number): Value {
-    const { jobs, ready } = this.orders
-    const job = jobs[at] as number
-    const when = ready[at] as number
-    this.#remove(at)
-    const value = this.#run(at)
-    jobs.splice(at, 0, job)
-    ready.splice(at, 0, when)
-    return value
-  }
-
-  /** Jobs of it that would no longer be good with one more; the last run was `with` that one. */
-  brokenBy(job: number, ready: number): number[] {
-    const at = this.#insert(job, ready)
-    const state = this.#stateBefore(at)
-    const from = state.taken
-    this.runs++
-    this.#scratch.copyFrom(state)
-    // Those under way in that state, too: they lie a little before it.
-    const first = Math.max(0, from - 1024)
-    for (let i = first; i < this.orders.jobs.length; i++) this.#verdicts[this.orders.jobs[i] as number] = 1
-    this.#scratch.run(this.#course, this.orders, this.#verdicts)
-    const broken: number[] = []
-    for (let i = first; i < this.orders.jobs.length; i++) {
-      const each = this.orders.jobs[i] as number
-      if (each !== job && this.#verdicts[each] === 0) broken.push(each)
-    }
-    this.#remove(at)
-    return broken
-  }
-
-  add(job: number, ready: number): void {
-    this.#settle(this.#insert(job, ready))
-  }
-
-  drop(job: number): void {
-    const at = this.orders.jobs.indexOf(job)
-    this.#remove(at)
-    this.#settle(at)
-  }
-
-  #insert(job: number, ready: number): number {
-    const { jobs, ready: times } = this.orders
-    let low = 0
-    let high = times.length
-    while (low < high) {
-      const middle = (low + high) >> 1
-      if ((times[middle] as number) <= ready) low = middle + 1
-      else high = middle
-    }
-    jobs.splice(low, 0, job)
-    times.splice(low, 0, ready)
-    return low
-  }
-
-  #remove(at: number): void {
-    this.orders.jobs.splice(at, 1)
-    this.orders.ready.splice(at, 1)
-  }
-
-  /** The last state kept that a change at a place, at or before what now stands there, leaves as it is. */
-  #stateBefore(at: number): Replica {
-    const limit = this.orders.ready[at] ?? Number.POSITIVE_INFINITY
-    let index = this.#keptCount - 1
-    for (; index > 0; index--) {
-      const state = this.#kept[index] as Replica
-      if (state.taken <= at && state.t <= limit) break
-    }
-    return this.#kept[index] as Replica
-  }
-
-  #run(at: number): Value {
-    this.runs++
-    this.#scratch.copyFrom(this.#stateBefore(at))
-    this.#scratch.run(this.#course, this.orders)
-    return { good: this.#scratch.good, busy: this.#scratch.busy }
-  }
-
-  /** Runs it with the change at a place, and keeps states on the way. */
-  #settle(at: number): void {
-    const state = this.#stateBefore(at)
-    this.#keptCount = this.#kept.indexOf(state) + 1
-    this.#scratch.copyFrom(state)
-    let next = state.taken + KEEP_EVERY
-    this.#scratch.run(this.#course, this.orders, undefined, replica => {
-      if (replica.taken < next) return
-      const kept = (this.#kept[this.#keptCount] ??= new Replica(this.#course.problem.profile.maxSeqs))
-      kept.copyFrom(replica)
-      this.#keptCount++
-      next = replica.taken + KEEP_EVERY
-    })
-    this.value = { good: this.#scratch.good, busy: this.#scratch.busy }
-  }
-}
+/** Refused jobs are tried where they break one other at most on so many replicas. */
+const MOST_FORCED = 3
 
 class Search {
   readonly lanes: Lane[]
@@ -183,7 +53,7 @@ class Search {
   }
 
   get good(): number {
-    return this.lanes.reduce((sum, lane) => sum + lane.value.good, 0)
+    return this.lanes.reduce((sum, lane) => sum + lane.good, 0)
   }
 
   get runs(): number {
@@ -241,125 +111,142 @@ class Search {
   }
 
   /** Adds it where all stay good, at the least time. */
-  #admit(job: number, times: readonly number[]): boolean {
+  #admit(job: number, times: readonly Ms[]): boolean {
     if (!this.#possible[job]) return false
     for (const ready of times) {
-      let best = -1
-      let least = Number.POSITIVE_INFINITY
+      const open: { at: number; more: Ms }[] = []
       for (const [at, lane] of this.lanes.entries()) {
-        const value = lane.with(job, ready)
-        const more = value.busy - lane.value.busy
-        if (value.good === lane.value.good + 1 && more < least) {
-          best = at
-          least = more
-        }
+        const value = lane.weighWith(job, ready)
+        if (value.good === 1) open.push({ at, more: value.busy })
       }
-      if (best < 0) continue
-      this.#put(job, best, ready)
-      return true
+      open.sort((a, b) => a.more - b.more)
+      for (const { at } of open) {
+        const lane = this.lanes[at] as Lane
+        lane.insert(job, ready)
+        if (this.#commit(at, [job], [])) return true
+        lane.remove(job)
+        lane.restored()
+      }
     }
     return false
   }
 
-  /** Adds it where it breaks one other at most, the dearest of which leaves, if that saves time. */
+  /** Adds it where the dearest of those it breaks leaves for it, if that saves time and all others stay good. */
   #force(job: number): boolean {
-    const ready = this.#from[job] as number
+    const ready = this.#from[job] as Ms
     const start = Math.floor(this.#rng.next() * this.lanes.length)
-    for (let turn = 0; turn < 3 && turn < this.lanes.length; turn++) {
+    for (let turn = 0; turn < MOST_FORCED && turn < this.lanes.length; turn++) {
       const index = (start + turn) % this.lanes.length
       const lane = this.lanes[index] as Lane
-      const before = lane.value
-      const broken = lane.brokenBy(job, ready)
+      const broken: number[] = []
+      lane.begin(ready)
+      lane.insert(job, ready)
+      lane.weigh(broken)
       let victim = -1
       for (const each of broken) {
-        if (victim < 0 || (this.#work[each] as number) > (this.#work[victim] as number)) victim = each
+        if (each !== job && (victim < 0 || this.#workOf(each) > this.#workOf(victim))) victim = each
       }
-      if (victim < 0) continue
-      const times = this.#timeOf(lane, victim)
-      this.#take(victim, index)
-      const value = lane.with(job, ready)
-      if (better(value, before)) {
-        this.#put(job, index, ready)
-        return true
+      if (victim < 0 || this.#workOf(victim) <= this.#workOf(job)) {
+        lane.remove(job)
+        lane.restored()
+        continue
       }
-      this.#put(victim, index, times)
+      const was = lane.remove(victim)
+      const value = lane.weigh()
+      if (value.good === 0 && value.busy < 0 && this.#commit(index, [job], [victim])) return true
+      lane.remove(job)
+      lane.insert(victim, was)
+      lane.restored()
     }
     return false
   }
 
   /** Takes it out for others that were refused near it, if more of them fit, or as many in less time. */
   #refill(job: number): boolean {
-    const index = this.#lane[job] as number
-    const lane = this.lanes[index] as Lane
-    const before = lane.value
     const others = this.#refusedNear(job)
     if (others.length === 0) return false
-    const ready = this.#timeOf(lane, job)
-    this.#take(job, index)
+    const index = this.#lane[job] as number
+    const lane = this.lanes[index] as Lane
+    lane.begin(this.#from[job] as Ms)
+    const ready = lane.remove(job)
     const added: number[] = []
+    let value = { good: -1, busy: 0 }
     for (const other of others) {
-      const value = lane.with(other, this.#from[other] as number)
-      if (value.good !== lane.value.good + 1) continue
-      this.#put(other, index, this.#from[other] as number)
-      added.push(other)
+      lane.insert(other, this.#from[other] as Ms)
+      const next = lane.weigh()
+      if (next.good === added.length) {
+        value = next
+        added.push(other)
+      } else lane.remove(other)
     }
-    if (better(lane.value, before)) return true
-    for (const other of added) this.#take(other, index)
-    this.#put(job, index, ready)
+    const gains = value.good > 0 || (value.good === 0 && value.busy < 0)
+    if (gains && this.#commit(index, added, [job])) return true
+    for (const other of added) lane.remove(other)
+    lane.insert(job, ready)
+    lane.restored()
     return false
   }
 
   /** Refused jobs that cost less and come about when this one is served, the cheapest first. */
   #refusedNear(job: number): number[] {
-    const work = this.#work[job] as number
-    const at = this.#from[job] as number
+    const work = this.#workOf(job)
+    const at = this.#from[job] as Ms
     const near: number[] = []
     for (let step = -1; step <= 1; step += 2) {
       for (let other = job + step; other >= 0 && other < this.#lane.length; other += step) {
-        const gap = (this.#from[other] as number) - at
+        const gap = (this.#from[other] as Ms) - at
         if (gap > WINDOW_MS / 2 || gap < -WINDOW_MS / 10) break
-        if ((this.#lane[other] as number) < 0 && this.#possible[other] && (this.#work[other] as number) < work) {
+        if ((this.#lane[other] as number) < 0 && this.#possible[other] && this.#workOf(other) < work) {
           near.push(other)
         }
       }
     }
-    return near.sort((a, b) => (this.#work[a] as number) - (this.#work[b] as number)).slice(0, MOST_TRIED)
+    return near.sort((a, b) => this.#workOf(a) - this.#workOf(b)).slice(0, MOST_TRIED)
   }
 
-  /** Moves it to another replica, or deadline work to another time, if that saves time in all. */
+  /** Moves it to another replica, deadline work to another time too, if that saves time in all. */
   #move(job: number): boolean {
-    const index = this.#lane[job] as number
-    const lane = this.lanes[index] as Lane
-    const place = lane.orders.jobs.indexOf(job)
-    const ready = lane.orders.ready[place] as number
-    const without = lane.without(place)
-    // Others need it: what it computed is in their prefix cache.
-    if (without.good < lane.value.good - 1) return false
-    const spared = lane.value.busy - without.busy
-    const times = this.#delays(job)
+    const from = this.#lane[job] as number
     const to = Math.floor(this.#rng.next() * this.lanes.length)
-    const when = times[Math.floor(this.#rng.next() * times.length)] as number
-    if (to === index) return false
+    if (to === from) return false
+    const times = this.#delays(job)
+    const ready = times[Math.floor(this.#rng.next() * times.length)] as Ms
+    const source = this.lanes[from] as Lane
     const target = this.lanes[to] as Lane
-    const value = target.with(job, times.length > 1 ? when : ready)
-    if (value.good !== target.value.good + 1 || value.busy - target.value.busy >= spared - 1e-6) return false
-    this.#take(job, index)
-    this.#put(job, to, times.length > 1 ? when : ready)
+    const more = target.weighWith(job, ready)
+    if (more.good !== 1) return false
+    source.begin(this.#from[job] as Ms)
+    const was = source.remove(job)
+    const less = source.weigh()
+    source.insert(job, was)
+    source.restored()
+    // Others may need what it computed: it is in their prefix cache.
+    if (less.good !== -1 || less.busy + more.busy >= 0) return false
+    target.insert(job, ready)
+    if (!this.#commit(to, [job], [])) {
+      target.remove(job)
+      target.restored()
+      return false
+    }
+    // Unless the other replica dropped it at once for what it would spoil there.
+    if (this.#lane[job] === to) {
+      source.remove(job)
+      this.#commit(from, [], [], true)
+    } else this.#lane[job] = from
     return true
   }
 
-  #timeOf(lane: Lane, job: number): number {
-    return lane.orders.ready[lane.orders.jobs.indexOf(job)] as number
+  /** Keeps a lane's draft, if it is better, and who is where after it. */
+  #commit(index: number, added: readonly number[], removed: readonly number[], anyway = false): boolean {
+    const dropped = this.lanes[index]?.commit(anyway)
+    if (dropped === undefined) return false
+    for (const job of added) this.#lane[job] = index
+    for (const job of [...removed, ...dropped]) this.#lane[job] = -1
+    return true
   }
 
-  #put(job: number, lane: number, ready: number): void {
-    this.lanes[lane]?.add(job, ready)
-    this.#lane[job] = lane
-  }
-
-  #take(job: number, lane: number): void {
-    this.lanes[lane]?.drop(job)
-    this.#lane[job] = -1
+  #workOf(job: number): Ms {
+    return this.#work[job] as Ms
   }
 }
 
