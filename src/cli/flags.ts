@@ -37,10 +37,10 @@ export function optional<T>(
   return text === undefined ? undefined : read(flag, text)
 }
 
-/** fetch hides the cause: `fetch failed` says nothing. */
+/** fetch hides the cause: `fetch failed` says nothing. The system's codes say most, a library's its message does. */
 export function reason(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   const { cause } = error
-  if (cause instanceof Error) return 'code' in cause ? String(cause.code) : cause.message
-  return error.message
+  if (!(cause instanceof Error)) return error.message
+  return 'code' in cause && /^E[A-Z]/.test(String(cause.code)) ? String(cause.code) : cause.message
 }

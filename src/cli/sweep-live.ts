@@ -46,10 +46,12 @@ export async function reachTarget(
   const entry =
     asked.model === undefined ? listed.models[0] : listed.models.find(one => one.id === asked.model)
   const model = asked.model ?? entry?.id
-  if (model === undefined)
-    throw new SweepError(
-      `${url} is no OpenAI API: GET /v1/models ${listed.said}\n  fix      correct --target, or add --model NAME`,
-    )
+  if (model === undefined) {
+    const [what, fix] = listed.refused
+      ? ['refuses', 'set OPENAI_API_KEY to a key that it takes']
+      : ['is no OpenAI API', 'correct --target, or add --model NAME']
+    throw new SweepError(`${url} ${what}: GET /v1/models ${listed.said}\n  fix      ${fix}`)
+  }
   const target: Target = {
     url,
     model,
@@ -64,6 +66,8 @@ export async function reachTarget(
 
 interface Listed {
   readonly models: readonly { id: string; owner: string | undefined; maxModelLen: number | undefined }[]
+  /** It answered 401 or 403. */
+  readonly refused: boolean
   /** What it answered, for an error. */
   readonly said: string
 }
@@ -74,14 +78,13 @@ async function askModels(
   headers: Readonly<Record<string, string>>,
 ): Promise<Listed> {
   const answer = await fetch(from, { headers, signal: AbortSignal.timeout(REACH_MS) }).catch(error => {
-    throw new SweepError(
-      `${url} cannot be reached: ${reason(error)}\n  fix      start it, or correct --target`,
-    )
+    const late = error instanceof Error && error.name === 'TimeoutError'
+    const why = late ? `no answer to GET /v1/models within ${REACH_MS / 1000} s` : reason(error)
+    throw new SweepError(`${url} cannot be reached: ${why}\n  fix      start it, or correct --target`)
   })
   const body: unknown = await answer.json().catch(() => undefined)
   const data = member(body, 'data')
-  const key = answer.status === 401 || answer.status === 403 ? '; set OPENAI_API_KEY' : ''
-  const said = `answered ${answer.status} with ${data === undefined ? (answer.headers.get('content-type') ?? 'no type') : 'no model'}${key}`
+  const said = `answered ${answer.status} with ${data === undefined ? (answer.headers.get('content-type') ?? 'no type') : 'no model'}`
   const models = (Array.isArray(data) ? data : []).flatMap((one: unknown) => {
     const [id, owner, max] = [member(one, 'id'), member(one, 'owned_by'), member(one, 'max_model_len')]
     return typeof id === 'string'
@@ -94,7 +97,7 @@ async function askModels(
         ]
       : []
   })
-  return { models, said }
+  return { models, refused: answer.status === 401 || answer.status === 403, said }
 }
 
 function member(value: unknown, name: string): unknown {

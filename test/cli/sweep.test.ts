@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, createServer as createNetServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
@@ -263,13 +263,32 @@ t.test('a target that is dead, wrong or does not stream is refused at once', asy
     err: /^weir sweep: http:\S+ cannot be reached: ECONNREFUSED\n {2}fix/,
   })
 
-  const page = createServer((_, response) => {
-    response.writeHead(404, { 'content-type': 'text/html' })
-    response.end('<html>')
+  const listening = async (server: Server): Promise<string> => {
+    await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+    t.teardown(() => server.close())
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  }
+  const plain = await listening(createNetServer(socket => socket.end('SSH-2.0-OpenSSH_9.2\r\n')))
+  t.match(await sweepOf(plain), {
+    code: 1,
+    err: /^weir sweep: http:\S+ cannot be reached: .*HTTP.*\n {2}fix/,
   })
-  await new Promise<void>(resolve => page.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => page.close())
-  const url = `http://127.0.0.1:${(page.address() as AddressInfo).port}`
+  const guarded = await listening(
+    createServer((_, response) => {
+      response.writeHead(401, { 'content-type': 'application/json' })
+      response.end('{"error":{"code":"invalid_api_key"}}')
+    }),
+  )
+  t.match(await sweepOf(guarded), {
+    code: 1,
+    err: /refuses: GET \/v1\/models answered 401 .*\n {2}fix {6}set OPENAI_API_KEY to a key that it takes\n/,
+  })
+  const url = await listening(
+    createServer((_, response) => {
+      response.writeHead(404, { 'content-type': 'text/html' })
+      response.end('<html>')
+    }),
+  )
   t.match(await sweepOf(url), {
     code: 1,
     err: /is no OpenAI API: GET \/v1\/models answered 404 with text\/html\n/,
