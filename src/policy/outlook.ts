@@ -105,6 +105,8 @@ export class Outlook implements Watcher {
   }
 
   reconfigure(spec: PolicySpec, now: Ms): void {
+    // The policy will do so, too; but this comes before.
+    this.#forecast.reconfigure(spec)
     this.#spec = spec
     this.#follow(now)
   }
