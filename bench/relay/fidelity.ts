@@ -83,6 +83,7 @@ interface Seen {
   readonly engine_rx_ns: number
   readonly engine_first_ns: number
   readonly engine_last_ns: number
+  readonly new_connection: boolean
 }
 
 /** What Weir's log line says of one request. */
@@ -108,6 +109,8 @@ interface Errors {
   readonly upstream: readonly number[]
   /** Weir's TPOT over that of the engine's stamps, less 1, in percent. */
   readonly tpotEngine: readonly number[]
+  /** As `ttft`, of requests that had to open a connection. */
+  readonly opening: readonly number[]
 }
 
 function linesOf(text: string): object[] {
@@ -121,12 +124,14 @@ function compare(seen: readonly Seen[], told: ReadonlyMap<string, Told>): Errors
   const ttftEngine: number[] = []
   const upstreamPart: number[] = []
   const tpotEngine: number[] = []
+  const opening: number[] = []
   for (const client of seen) {
     const own = told.get(client.id)
     if (own === undefined) throw new Error(`${client.id}: Weir's log has no line of it`)
     if (own.outputTokens !== client.tokens || own.estimated)
       throw new Error(`${client.id}: ${own.outputTokens} tokens by Weir, ${client.tokens} by the client`)
     ttft.push(client.ttft_ms - own.ttftMs)
+    if (client.new_connection) opening.push(client.ttft_ms - own.ttftMs)
     tpot.push((own.tpotMs / client.tpot_ms - 1) * 100)
     ttftEngine.push((client.engine_first_ns - client.sent_ns) / 1e6 - own.ttftMs)
     if (client.engine_rx_ns > 0)
@@ -134,7 +139,7 @@ function compare(seen: readonly Seen[], told: ReadonlyMap<string, Told>): Errors
     const engineTpot = (client.engine_last_ns - client.engine_first_ns) / 1e6 / (client.tokens - 1)
     tpotEngine.push((own.tpotMs / engineTpot - 1) * 100)
   }
-  return { requests: seen.length, ttft, tpot, ttftEngine, upstream: upstreamPart, tpotEngine }
+  return { requests: seen.length, ttft, tpot, ttftEngine, upstream: upstreamPart, tpotEngine, opening }
 }
 
 async function measure(point: Point, seconds: number): Promise<{ result: LoadResult; errors: Errors }> {
@@ -170,6 +175,8 @@ const { values: flags } = parseArgs({
   options: {
     reps: { type: 'string', default: '3' },
     seconds: { type: 'string', default: '20' },
+    /** Only points whose names hold this. */
+    only: { type: 'string', default: '' },
     write: { type: 'boolean', default: false },
   },
 })
@@ -177,14 +184,15 @@ const reps = Number(flags.reps)
 const loadBefore = loadavg()[0] ?? Number.NaN
 build()
 
-const runs = new Map<Point, Errors[]>(POINTS.map(point => [point, []]))
+const points = POINTS.filter(({ name }) => name.includes(flags.only))
+const runs = new Map<Point, Errors[]>(points.map(point => [point, []]))
 for (let rep = 1; rep <= reps; rep++) {
-  for (const point of POINTS) {
+  for (const point of points) {
     const { result, errors } = await measure(point, Number(flags.seconds))
     runs.get(point)?.push(errors)
     const p99 = (values: readonly number[]) => quantile(values.map(Math.abs), 0.99).toFixed(3)
     process.stderr.write(
-      `run ${rep}, ${point.name}: ${errors.requests} requests, ${result.events_per_s.toFixed(0)} events/s, p99 of errors: TTFT ${p99(errors.ttft)} ms, TPOT ${p99(errors.tpot)} %, client busy ${result.load_cpu_share}\n`,
+      `run ${rep}, ${point.name}: ${errors.requests} requests, ${result.events_per_s.toFixed(0)} events/s, p99 of errors: TTFT ${p99(errors.ttft)} ms, TPOT ${p99(errors.tpot)} %, of ${errors.opening.length} that opened a connection TTFT ${p99(errors.opening)} ms, client busy ${result.load_cpu_share}\n`,
     )
   }
 }
@@ -210,7 +218,7 @@ function row(point: Point, measure: Measure, digits: number, goal?: number): str
 
 function table(measure: Measure, digits: number, goal?: number): string {
   const columns = ['point', 'requests a run', 'p50', 'p90', 'p99', 'max', ...(goal ? ['goal'] : [])]
-  const rows = POINTS.filter(point => (runs.get(point)?.[0]?.[measure].length ?? 0) > 0)
+  const rows = points.filter(point => (runs.get(point)?.[0]?.[measure].length ?? 0) > 0)
   return [
     `| ${columns.join(' | ')} |`,
     `|${'---|'.repeat(columns.length)}`,
