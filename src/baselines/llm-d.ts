@@ -128,7 +128,7 @@ abstract class Gated extends LlmD {
 /**
  * Refuses all that is sheddable while saturation is 1 or more.
  * Goes wrong since it looks at a queue that is there already: agents inside do the damage, and chat is always let in.
- * Source: llm-d saturation detector, queue depth 5, KV 0.8, staleness 200 ms.
+ * Source: llm-d saturation detector, queue depth 5, KV 0.8; it takes gauges of up to 200 ms for fresh.
  */
 class Gate extends Gated {
   protected refuses(saturation: number): boolean {
@@ -166,13 +166,13 @@ export const llmDs = [
   baseline(
     'llm-d-gate',
     'llm-d default scorers behind its saturation gate, 5 and 0.8',
-    { waiting: [5, 1, 2, 10], kv: [0.8, 0.4, 0.6], staleMs: [200], kvTokens: [450_000] },
+    { waiting: [5, 1, 2, 10], kv: [0.8, 0.4, 0.6], staleMs: [50, 200], kvTokens: [450_000] },
     (desk, set) => new Gate(desk, set, set),
   ),
   baseline(
     'llm-d-probabilistic',
     'llm-d default scorers behind its probabilistic admitter, 300 and 5',
-    { k: [300, 30, 3000], power: [5], staleMs: [200], kvTokens: [450_000] },
+    { k: [300, 30, 3000], power: [5], staleMs: [50, 200], kvTokens: [450_000] },
     (desk, set) => new Probabilistic(desk, set, set),
   ),
 ]

@@ -163,7 +163,7 @@ t.test('llm-d scores what it scraped last: 49 ms long an old queue looks empty',
 })
 
 t.test('the gate refuses agents while saturated, and chat never', async t => {
-  const policy = build('llm-d-gate', specOf([1], 9), { kvTokens: 1000 })
+  const policy = build('llm-d-gate', specOf([1], 9), { kvTokens: 1000, staleMs: 200 })
   sentTo(policy, ask(0, { promptTokens: 700 }))
   t.equal(sentTo(policy, asAgent(200, { promptTokens: 200 })), 0, '0.7 of 0.8')
   t.equal(sentTo(policy, asAgent(399)), 0, 'it is 0.9 by now, but not scraped')
