@@ -13,8 +13,8 @@ interface Choice {
 }
 
 /** Shorter than the tables: a knob is chosen by what differs much. */
-const LENGTH_MS = 60_000
-const WARMUP_MS = 30_000
+const LENGTH_MS = 30_000
+const WARMUP_MS = 20_000
 /** So many settings are tried all together; of more, one knob after the other. */
 const MOST_TOGETHER = 16
 

@@ -224,3 +224,43 @@ t.test(
     )
   },
 )
+
+t.test('one replica that serves one at a time waits like an M/D/1 queue', async t => {
+  const profile = { ...llama, maxSeqs: 1, overheadMs: 0 }
+  // Each takes the same time: alone, and so in steps of one sequence.
+  const alone = run({
+    arrivals: [{ at: 0, cls: 1, promptTokens: 500, outputTokens: 8 }],
+    replicas: 1,
+    change: { replicas: [profile] },
+  }).ends[0]?.job
+  const serviceMs = alone?.endedAt ?? Number.NaN
+  for (const utilisation of [0.5, 0.8]) {
+    const rng = seededRng(11)
+    let at = 0
+    let left = 60_000
+    let waited = 0
+    const fleet = new Fleet({
+      replicas: [profile],
+      policy: createPolicy(specOf([1], 1e6), seededRng(1)),
+      classes: [chat, agent],
+      model: 'm',
+      traffic: {
+        next: () => {
+          if (left-- === 0) return undefined
+          at -= (serviceMs / utilisation) * Math.log(1 - rng.next())
+          return { at, cls: 1, promptTokens: 500, outputTokens: 8 }
+        },
+      },
+      ended: job => {
+        waited += (job.endedAt ?? Number.NaN) - job.arrival.at - serviceMs
+      },
+    })
+    fleet.run()
+    const expected = (utilisation * serviceMs) / (2 * (1 - utilisation))
+    const error = waited / 60_000 / expected - 1
+    t.ok(
+      Math.abs(error) < 0.03,
+      `at ${utilisation}: ${(error * 100).toFixed(2)} % off ${expected.toFixed(1)} ms`,
+    )
+  }
+})
