@@ -73,7 +73,24 @@ export function listOf(stage: Stage, load: number, seed: number, requests: numbe
   }
 }
 
-/** Good requests by class that a policy gets out of the same list, on the same engines, without noise. */
+/** What a policy learns on before the list: other traffic of the scenario, and a pause in which all of it ends. */
+const LESSON = { load: 0.9, seconds: 60, seed: 7919, pauseMs: 90_000 }
+
+/** The list as traffic, `atMs` later, with what it shares told apart from other lists. */
+function arrivalsOf({ jobs }: Problem, atMs: Ms, firstHash: number): Arrival[] {
+  return jobs.map(({ cls, arrivalMs, promptTokens, outputTokens, blockHashes }) => ({
+    at: arrivalMs + atMs,
+    cls,
+    promptTokens,
+    outputTokens,
+    blockHashes: Float64Array.from(blockHashes, hash => hash + firstHash),
+  }))
+}
+
+/**
+ * Good requests by class that a policy gets out of the list, on the same engines, empty at its start, without noise.
+ * A minute of other traffic goes before, for policies that learn.
+ */
 export function goodUnder(
   stage: Stage,
   problem: Problem,
@@ -82,20 +99,19 @@ export function goodUnder(
 ): number[] {
   const { scenario } = stage
   const good = problem.classes.map(() => 0)
+  const rate = stage.ratesAt(LESSON.load).reduce((sum, each) => sum + each, 0)
+  const lesson = listOf(stage, LESSON.load, seed + LESSON.seed, Math.ceil(rate * LESSON.seconds * 1000))
+  const startMs = (lesson.jobs.at(-1)?.arrivalMs ?? 0) + LESSON.pauseMs
+  const arrivals = [...arrivalsOf(lesson, 0, 0), ...arrivalsOf(problem, startMs, 2 ** 40)]
   let taken = 0
   const fleet = new Fleet({
     replicas: Array.from({ length: problem.replicas }, () => problem.profile),
     policy: create(policySpecOf(scenario), seededRng(seed)),
     classes: classesOf(scenario),
     model: MODEL,
-    traffic: {
-      next: () => {
-        const job = problem.jobs[taken++]
-        return job && { ...job, at: job.arrivalMs }
-      },
-    },
-    ended: job => {
-      if (job.good) good[job.arrival.cls] = (good[job.arrival.cls] as number) + 1
+    traffic: { next: () => arrivals[taken++] },
+    ended: ({ arrival, good: isGood }) => {
+      if (isGood && arrival.at >= startMs) good[arrival.cls] = (good[arrival.cls] as number) + 1
     },
   })
   fleet.run()

@@ -15,9 +15,10 @@ export interface Bound {
   readonly variables: number
 }
 
-/** Lengths of the slots: finer ones bound more tightly and cost more. */
-export const SLOT_MS: Ms = 500
-const FINE_SLOT_MS: Ms = 125
+/** Length of the slots: finer ones bound more tightly and cost more. */
+const SLOT_MS: Ms = 500
+/** Prefill is held to parts of a slot. */
+const FINE_PARTS = 4
 
 /** Sparse columns in the making. */
 class Columns {
@@ -34,7 +35,11 @@ class Columns {
   }
 
   /** A column from 0 to `upper` with pairs of row and coefficient. */
-  column(cost: number, upper: number, ...entries: readonly (readonly [row: number, value: number])[]): number {
+  column(
+    cost: number,
+    upper: number,
+    ...entries: readonly (readonly [row: number, value: number])[]
+  ): number {
     for (const [row, value] of entries) {
       this.indices.push(row)
       this.values.push(value)
@@ -97,7 +102,10 @@ async function solve(columns: Columns): Promise<Solved> {
  * columns at what they bring beyond them is at least every feasible point's: this holds however far HiGHS came, which
  * without crossover leaves its own status open.
  */
-function dualBound({ cost, upper, starts, indices, values, rows }: Columns, rowDual: ArrayLike<number>): number {
+function dualBound(
+  { cost, upper, starts, indices, values, rows }: Columns,
+  rowDual: ArrayLike<number>,
+): number {
   // HiGHS gives the duals of a maximum with the sign of the minimum of its negative.
   const price = (row: number): number => Math.abs(rowDual[row] as number)
   let most = rows.reduce((sum, limit, row) => sum + limit * price(row), 0)
@@ -111,10 +119,23 @@ function dualBound({ cost, upper, starts, indices, values, rows }: Columns, rowD
   return most
 }
 
-/** The slots that a time span touches, and how much of each lies in it. */
-function* slots(from: Ms, to: Ms, slotMs: Ms): Generator<readonly [slot: number, overlap: Ms]> {
-  for (let slot = Math.floor(from / slotMs); slot * slotMs < to; slot++) {
-    yield [slot, Math.min(to, (slot + 1) * slotMs) - Math.max(from, slot * slotMs)]
+/** Time in slots; with a period, what comes after its end is at its beginning again. */
+class Grid {
+  readonly slotMs: Ms
+  readonly #slots: number
+
+  constructor(periodMs: Ms | undefined) {
+    this.#slots = periodMs === undefined ? Number.POSITIVE_INFINITY : Math.ceil(periodMs / SLOT_MS)
+    this.slotMs = periodMs === undefined ? SLOT_MS : periodMs / this.#slots
+  }
+
+  /** The slots that a time span touches, how much of each lies in it, and the part of the slot, for spans in parts. */
+  *slots(from: Ms, to: Ms, parts = 1): Generator<readonly [slot: number, overlap: Ms, part: number]> {
+    const length = this.slotMs / parts
+    for (let at = Math.floor(from / length); at * length < to; at++) {
+      const part = this.#slots === Number.POSITIVE_INFINITY ? at : at % (this.#slots * parts)
+      yield [Math.floor(part / parts), Math.min(to, (at + 1) * length) - Math.max(from, at * length), part]
+    }
   }
 }
 
@@ -133,7 +154,12 @@ interface Served {
   readonly column: number
 }
 
-async function bound(problem: Problem, columns: Columns, served: readonly Served[], begun: Ms): Promise<Bound> {
+async function bound(
+  problem: Problem,
+  columns: Columns,
+  served: readonly Served[],
+  begun: Ms,
+): Promise<Bound> {
   const { status, values, most } = await solve(columns)
   const good = problem.classes.map(() => 0)
   for (const { cls, column } of served) {
@@ -156,18 +182,21 @@ async function bound(problem: Problem, columns: Columns, served: readonly Served
  * time. The weight read is left out: under a soft roofline a full step hides it, and the capacity factor
  * 1 - tau0 / s_max of an engine that pays it in every step is 1. Chunks of a prefill are one sequence of overhead, a
  * prefix hit is free, KV memory endless, a slot one pot of time that replicas share.
+ * @param periodMs  bounds the mean of a list that comes again each time this has passed, for ever, instead: any
+ *                  schedule of that, folded into one period and averaged over all of them, satisfies the rows
  */
-export async function fluidBound(problem: Problem): Promise<Bound> {
+export async function fluidBound(problem: Problem, periodMs?: Ms): Promise<Bound> {
   const begun = performance.now()
   const columns = new Columns()
   const served: Served[] = []
-  const time = rowsOf(columns, problem.replicas * SLOT_MS)
+  const grid = new Grid(periodMs)
+  const time = rowsOf(columns, problem.replicas * grid.slotMs)
   for (const [at, need] of needsOf(problem).entries()) {
     if (!need.possible) continue
     const cls = problem.jobs[at]?.cls as number
     const work = need.prefillMs + need.decodeMs
     const whole = columns.row(work)
-    for (const [slot, overlap] of slots(need.from, need.lastBy, SLOT_MS)) {
+    for (const [slot, overlap] of grid.slots(need.from, need.lastBy)) {
       served.push({ cls, column: columns.column(1 / work, overlap, [time(slot), 1], [whole, 1]) })
     }
   }
@@ -221,8 +250,9 @@ function ratesOf({ profile }: Problem, need: Need, prompt: number, output: numbe
  * spans and not over slots, so a schedule whose steps are longest just where spans overlap least could pass this row,
  * by half of alpha w / tpot at most (of intervals that cover a time, some cover it at most twice): 0.8 % of the capacity
  * for llama3-8b at 40 ms. All else in it holds for every schedule.
+ * @param periodMs  as for U1
  */
-export async function tightBound(problem: Problem): Promise<Bound> {
+export async function tightBound(problem: Problem, periodMs?: Ms): Promise<Bound> {
   const begun = performance.now()
   const { profile, replicas, classes, jobs } = problem
   const columns = new Columns()
@@ -230,13 +260,15 @@ export async function tightBound(problem: Problem): Promise<Bound> {
   const paces = classes.flatMap(({ clauses }) => (clauses.kind === 'stream' ? clauses.tpotMs : []))
   const tangent = paces.length === 0 ? undefined : tangentAt(profile.cost, Math.max(...paces))
   const left = tangent === undefined ? 1 : 1 - tangent.fixedMs / tangent.stepMs
-  const time = rowsOf(columns, replicas * SLOT_MS)
-  const fineTime = rowsOf(columns, replicas * FINE_SLOT_MS)
-  const kv = rowsOf(columns, replicas * profile.kvTokens * SLOT_MS)
-  const sequences = rowsOf(columns, replicas * profile.maxSeqs * SLOT_MS)
-  const paid = rowsOf(columns, replicas * SLOT_MS * left)
-  const finePaid = rowsOf(columns, replicas * FINE_SLOT_MS * left)
-  const streamsPaid = rowsOf(columns, replicas * SLOT_MS * left)
+  const grid = new Grid(periodMs)
+  const { slotMs } = grid
+  const time = rowsOf(columns, replicas * slotMs)
+  const fineTime = rowsOf(columns, (replicas * slotMs) / FINE_PARTS)
+  const kv = rowsOf(columns, replicas * profile.kvTokens * slotMs)
+  const sequences = rowsOf(columns, replicas * profile.maxSeqs * slotMs)
+  const paid = rowsOf(columns, replicas * slotMs * left)
+  const finePaid = rowsOf(columns, ((replicas * slotMs) / FINE_PARTS) * left)
+  const streamsPaid = rowsOf(columns, replicas * slotMs * left)
   const mixed = tangent !== undefined && classes.some(({ clauses }) => clauses.kind === 'deadline')
   const touched = new Set<number>()
 
@@ -248,9 +280,12 @@ export async function tightBound(problem: Problem): Promise<Bound> {
       const work = need.prefillMs + need.decodeMs
       const least = Math.min(rates.prefill, rates.decode)
       const whole = columns.row(work)
-      for (const [slot, overlap] of slots(need.from, need.lastBy, SLOT_MS)) {
+      for (const [slot, overlap] of grid.slots(need.from, need.lastBy)) {
         touched.add(slot)
-        const entries: [number, number][] = [[time(slot), 1], [whole, 1]]
+        const entries: [number, number][] = [
+          [time(slot), 1],
+          [whole, 1],
+        ]
         if (tangent !== undefined) entries.push([paid(slot), least])
         served.push({ cls, column: columns.column(1 / work, overlap, ...entries) })
       }
@@ -261,10 +296,13 @@ export async function tightBound(problem: Problem): Promise<Bound> {
     // No more may be prefilled than is decoded.
     const both = decodes ? columns.row(0) : whole
     const share = 1 / need.prefillMs
-    for (const [fine, overlap] of slots(need.from, need.firstBy, FINE_SLOT_MS)) {
-      const slot = Math.floor((fine * FINE_SLOT_MS) / SLOT_MS)
+    for (const [slot, overlap, fine] of grid.slots(need.from, need.firstBy, FINE_PARTS)) {
       touched.add(slot)
-      const entries: [number, number][] = [[time(slot), 1], [fineTime(fine), 1], [whole, share]]
+      const entries: [number, number][] = [
+        [time(slot), 1],
+        [fineTime(fine), 1],
+        [whole, share],
+      ]
       if (decodes) entries.push([both, share])
       if (tangent !== undefined) {
         entries.push([paid(slot), rates.prefill], [finePaid(fine), rates.prefill])
@@ -273,7 +311,7 @@ export async function tightBound(problem: Problem): Promise<Bound> {
       served.push({ cls, column: columns.column(share, overlap, ...entries) })
     }
     if (!decodes) continue
-    for (const [slot, overlap] of slots(need.from, need.lastBy, SLOT_MS)) {
+    for (const [slot, overlap] of grid.slots(need.from, need.lastBy)) {
       touched.add(slot)
       const entries: [number, number][] = [
         [time(slot), 1],
@@ -293,7 +331,7 @@ export async function tightBound(problem: Problem): Promise<Bound> {
     const longest = longestStepMs(problem)
     const regained = tangent.fixedMs * (1 / tangent.stepMs - 1 / longest)
     for (const slot of touched) {
-      columns.column(0, replicas * SLOT_MS, [paid(slot), -Math.max(0, regained)], [streamsPaid(slot), left])
+      columns.column(0, replicas * slotMs, [paid(slot), -Math.max(0, regained)], [streamsPaid(slot), left])
     }
   }
   return bound(problem, columns, served, begun)

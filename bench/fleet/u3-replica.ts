@@ -168,7 +168,7 @@ export class Replica {
       let chunks = 0
       if (this.#part >= 0) {
         const left = (prompt[this.#part] as number) - this.#partComputed
-        const chunk = left < budget ? left : budget
+        const chunk = Math.min(left, budget)
         attention += chunk * (this.#partComputed + chunk / 2)
         prefill += chunk
         budget -= chunk
@@ -184,7 +184,7 @@ export class Replica {
         if (past < 0) break
         this.taken++
         const left = (prompt[job] as number) - past
-        const chunk = left < budget ? left : budget
+        const chunk = Math.min(left, budget)
         attention += chunk * (past + chunk / 2)
         prefill += chunk
         budget -= chunk
@@ -256,7 +256,10 @@ export class Replica {
         if (each.holders === 0 && each.dueAt > known.dueAt) kept[place] = { ...each, dueAt: each.dueAt - hit }
       }
     }
-    const blocks = Math.min(course.problem.jobs[job]?.blockHashes.length ?? 0, Math.floor(prompt / BLOCK_TOKENS))
+    const blocks = Math.min(
+      course.problem.jobs[job]?.blockHashes.length ?? 0,
+      Math.floor(prompt / BLOCK_TOKENS),
+    )
     kept.push({ group, job, tokens: blocks * BLOCK_TOKENS, holders: others + 1, dueAt: 0 })
     this.#kept = kept
     return hit
@@ -355,7 +358,6 @@ const inBlocks = (tokens: number): number => Math.ceil(tokens / BLOCK_TOKENS) * 
 /** How many iterations, the first of `first` ms and each `slope` longer than the last, it takes to reach `span`. */
 function iterationsTo(span: Ms, first: Ms, slope: Ms): number {
   const linear = first - slope / 2
-  const root =
-    slope < 1e-12 ? span / first : (Math.sqrt(linear * linear + 2 * slope * span) - linear) / slope
+  const root = slope < 1e-12 ? span / first : (Math.sqrt(linear * linear + 2 * slope * span) - linear) / slope
   return Math.max(1, Math.ceil(root - 1e-9))
 }

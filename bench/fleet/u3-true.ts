@@ -24,7 +24,8 @@ export function played(course: Course, problem: Problem, plan: readonly Orders[]
     }
     for (const [at, job] of jobs.entries()) {
       const now = (ready[at] as number) - problem.profile.overheadMs
-      engine.runTo(now, sink)
+      // Those of one time are all there before an iteration begins.
+      if (ready[at] !== ready[at - 1]) engine.runTo(now, sink)
       const { promptTokens, outputTokens, blockHashes } = problem.jobs[job] as Problem['jobs'][number]
       engine.submit({ job, promptTokens, outputTokens, blockHashes }, now)
     }

@@ -6,7 +6,7 @@ import { type Course, courseOf, Replica } from './u3-replica.js'
 import { played } from './u3-true.js'
 
 export interface Clairvoyant {
-  /** Good requests by class: when each was placed as it came, with the repairs, and as the simulator's engines play it. */
+  /** Good requests by class: when each was placed, with the repairs, and as the simulator's engines play it. */
   readonly placed: readonly number[]
   readonly planned: readonly number[]
   readonly good: readonly number[]
@@ -68,9 +68,10 @@ class Search {
     return counts
   }
 
-  /** Takes each job as it comes, where it spoils nothing and costs least time; refuses it where that is nowhere. */
+  /** Takes the jobs where they spoil nothing and cost least time, the cheapest first, since all of them are known. */
   place(): void {
-    for (let job = 0; job < this.#lane.length; job++) this.#admit(job, this.#delays(job))
+    const jobs = Array.from(this.#lane, (_, job) => job).sort((a, b) => this.#workOf(a) - this.#workOf(b))
+    for (const job of jobs) this.#admit(job, this.#delays(job))
   }
 
   /** Looks again at all decisions, those of 5 s together in random order, a few times. */
@@ -251,10 +252,11 @@ class Search {
 }
 
 /**
- * What a router that knew everything could reach: each request is tried on every replica, deadline work at several
- * times, by running the replica ahead to the end of all that is known; then all decisions are looked at again, those
- * of 5 s together, and changed where that makes more requests good, or as many in less time. The plan is played
- * on the simulator's own engines, so the figure is one that a router has reached, if one that knew the future.
+ * What a router that knew everything could reach. Each request, the cheapest first, is tried on every replica, deadline
+ * work at several times, by running a copy of the replica ahead with all that it is to be sent; then all decisions are
+ * looked at again, those of 5 s together, and changed where that makes more requests good, or as many in less time. The
+ * plan is played on the simulator's own engines, so the figure is one that a router has reached, if one that knew the
+ * future. It is a plan and no optimum: the truth lies between it and U2.
  * @param seed  of the order in which decisions are looked at again; same seed, same plan
  */
 export function clairvoyant(problem: Problem, seed: number): Clairvoyant {
@@ -269,9 +271,14 @@ export function clairvoyant(problem: Problem, seed: number): Clairvoyant {
     search.repair()
     passes.push(search.good)
   }
-  const verdicts = played(course, problem, search.lanes.map(({ orders }) => orders))
+  const verdicts = played(
+    course,
+    problem,
+    search.lanes.map(({ orders }) => orders),
+  )
   const good = problem.classes.map(() => 0)
-  for (const [at, job] of problem.jobs.entries()) good[job.cls] = (good[job.cls] as number) + (verdicts[at] as number)
+  for (const [at, job] of problem.jobs.entries())
+    good[job.cls] = (good[job.cls] as number) + (verdicts[at] as number)
   return {
     placed,
     planned: search.byClass(),
