@@ -51,18 +51,21 @@ function sloFields({ percentile, mode, clauses }: Slo): SweepFile['slo'] {
 
 /**
  * Points that the file holds of the same subject.
- * @returns undefined where there is no file, or one of another subject
+ * @returns what may be gone on with; or what is of another subject, and will be replaced
  * @throws SweepError for a file that is no sweep: it is not overwritten
  */
-export function resumable(out: string, subject: Subject): SweepFile | undefined {
+export function resumable(
+  out: string,
+  subject: Subject,
+): { readonly kept?: SweepFile; readonly replaced?: SweepFile } {
   const read = readSweep(out)
   if (read.ok === undefined) {
-    if (read.missing) return undefined
+    if (read.missing) return {}
     throw new SweepError(`${out}: ${read.why}\n  fix      name another with --out, or move it away`)
   }
   const { target, class: cls, gpus, slo, workload, method } = read.ok
   const same = JSON.stringify({ target, class: cls, gpus, slo, workload, method }) === JSON.stringify(subject)
-  return same ? read.ok : undefined
+  return same ? { kept: read.ok } : { replaced: read.ok }
 }
 
 export interface Swept {

@@ -63,7 +63,8 @@ async function run(plan: Plan, io: Io): Promise<number> {
     io.err(`weir sweep: interrupted; the same command goes on from ${plan.out}\n`)
     return INTERRUPTED
   }
-  if (file.knee === null) io.err(`weir sweep: ${file.conclusion}\n`)
+  // The table ends with it.
+  if (file.knee === null && plan.json) io.err(`weir sweep: ${file.conclusion}\n`)
   return file.knee === null || picture === undefined ? 1 : 0
 }
 
@@ -104,7 +105,9 @@ async function sweepTarget(plan: Plan, against: Against & { kind: 'live' }, io: 
   }
   const { target, warnings } = await reachTarget(against.target, against, headers)
   const subject = subjectOf(plan, target)
-  const kept = resumable(plan.out, subject)
+  const { kept, replaced } = resumable(plan.out, subject)
+  if (replaced !== undefined)
+    io.err(`${plan.out}: a sweep of another target, workload or promise, of ${replaced.date}, is replaced\n`)
   const old = plan.fresh ? [] : (kept?.points ?? [])
   if (old.length > 0)
     io.err(`${plan.out}: ${old.length} points of ${kept?.date} are kept; --fresh measures them anew\n`)

@@ -122,7 +122,10 @@ export function readSweep(file: string): ReadSweep {
   if (version === undefined) return refuse('no sweep of Weir’s: it has no weir_sweep')
   if (version !== SWEEP_VERSION)
     return refuse(`a sweep of format ${JSON.stringify(version)}; this Weir reads ${SWEEP_VERSION}`)
-  if (isSweep(data)) return { ok: data }
+  if (isSweep(data)) {
+    const known = data.knee === null || data.points.some(({ concurrency }) => concurrency === data.knee)
+    return known ? { ok: data } : refuse(`damaged: its knee of ${data.knee} is none of its points`)
+  }
   const [error] = isSweep.errors ?? []
   const place = error?.instancePath
     .replace(/\/(\d+)/g, '[$1]')

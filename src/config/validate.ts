@@ -26,7 +26,7 @@ export function validate<T extends TSchema>(source: Source, schema: T): Partly<S
     source.complain([], {
       got: showValue(data),
       allowed: 'an object with the keys of the documentation',
-      fix: 'start from one of the files in config/',
+      fix: 'start from one of the files in config/, or from what weir sweep --target URL prints',
     })
     return {} as Partly<Static<T>>
   }

@@ -209,6 +209,9 @@ t.test('a class brings promise, workload and GPUs; the file it names is then rea
   )
   const other = await run([...args, '--concurrency', '1', '--point-time', '1s', '--ttft', '1s', '--json'])
   t.equal(JSON.parse(other.out).points.length, 1, 'another promise is another sweep')
+  t.match(other.err, /main\.json: a sweep of another target, workload or promise, of 20.*, is replaced\n/)
+  writeFileSync(out, other.out.replace(/"knee":\d+/, '"knee":7'))
+  t.match(readSweep(out), { why: 'damaged: its knee of 7 is none of its points' })
 })
 
 t.test('without a config the whole of a first one is printed, and it is right', async t => {

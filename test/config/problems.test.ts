@@ -670,7 +670,7 @@ t.test('a file with nothing in it is told what to start from', async t => {
     ['hello', '"hello"'],
     ['[1]', 'a list'],
   ] as const) {
-    const fix = 'start from one of the files in config/'
+    const fix = 'start from one of the files in config/, or from what weir sweep --target URL prints'
     const [problem] = problemsOf(text)
     t.match(problem, { path: '', got, allowed: 'an object with the keys of the documentation', fix })
   }
