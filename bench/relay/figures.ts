@@ -187,6 +187,9 @@ const LATE_MAX_US = 2000
 const DIRECT_P99_MAX_US = 300
 /** nginx does the same work in each repetition: what it takes differs by the machine alone. */
 const NGINX_SPREAD_MAX = 1.6
+const RIVALS_MAX = 0.03
+/** No workload is past what nginx carries, so where it falls behind it was kept from its core. */
+const NGINX_CARRIES = 0.8
 
 /** @param alone  whether every process had its core, or real-time priority, or nobody else was there */
 export function noiseOf(runs: readonly Run[], alone: boolean): Noise {
@@ -204,6 +207,20 @@ export function noiseOf(runs: readonly Run[], alone: boolean): Noise {
         `nginx itself took ${ratio.toFixed(2)} times as much CPU in one repetition of ${work} as in another`,
       )
     }
+  }
+  for (const run of runs) {
+    if (run.name !== NGINX) continue
+    const same = runs.filter(other => other.work === run.work && other.rep === run.rep)
+    const share = run.result.events_per_s / Math.max(...same.map(other => other.result.events_per_s))
+    if (share < NGINX_CARRIES) {
+      cost.push(`nginx carried ${(share * 100).toFixed(0)} % of ${run.work} in repetition ${run.rep}`)
+    }
+  }
+  const rivals = most(run => run.rivals)
+  if (rivals > RIVALS_MAX) {
+    latency.push(
+      `other programs with real-time priority used ${(rivals * 100).toFixed(0)} % of a core beside a run`,
+    )
   }
   const direct = runs.filter(run => run.name === 'direct' && run.result.event_us.n > 0)
   const directUs = median(direct.map(run => run.result.event_us.p99))

@@ -8,6 +8,7 @@ import {
   load,
   type Running,
   residentKb,
+  rivalTicks,
   sleep,
   upstream,
   upstreamLateUs,
@@ -25,7 +26,12 @@ export interface Run {
   readonly lateUs: number
   /** Share of the machine's time that its host gave to others, 0 to 1. */
   readonly stolen: number
+  /** Share of one core that other programs with real-time priority used meanwhile. */
+  readonly rivals: number
 }
+
+/** Of `/proc`, on every machine that Linux runs on today. */
+const TICK_MS = 10
 
 /** As an operator's Prometheus would, only more often: each run is to hold its share. */
 const SCRAPE_EVERY_MS = 5000
@@ -53,6 +59,7 @@ export function measure(
       await sleep(300)
       const pids = proxy?.tree() ?? []
       const idleKb = residentKb(pids)
+      const [rivalsBefore, startedAt] = [rivalTicks(), performance.now()]
       const before = ticks()
       const result = await load(port, [
         ...workload.load,
@@ -61,7 +68,9 @@ export function measure(
       ])
       const after = ticks()
       const stolen = (after.stolen - before.stolen) / Math.max(1, after.all - before.all)
-      return { work, name, rep, result, idleKb, lateUs: await upstreamLateUs(upstreamPort), stolen }
+      const rivals = ((rivalTicks() - rivalsBefore) * TICK_MS) / (performance.now() - startedAt)
+      const lateUs = await upstreamLateUs(upstreamPort)
+      return { work, name, rep, result, idleKb, lateUs, stolen, rivals: Math.max(0, rivals) }
     } finally {
       clearInterval(scraping)
       await proxy?.stop()

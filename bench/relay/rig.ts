@@ -141,6 +141,30 @@ function readOr(path: string, otherwise: string): string {
   }
 }
 
+/**
+ * CPU that other programs with real-time priority have used so far, in the kernel's ticks: what they use while
+ * something is measured may be taken from it.
+ */
+export function rivalTicks(): number {
+  const fields = (pid: string) => {
+    const stat = readOr(`/proc/${pid}/stat`, '')
+    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  }
+  const own = (pid: string): boolean => {
+    for (let at = pid; Number(at) > 1; at = fields(at)[1] ?? '0') if (Number(at) === process.pid) return true
+    return false
+  }
+  let ticks = 0
+  for (const name of readdirSync('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    const { 11: user, 12: system, 37: priority } = fields(name)
+    // The kernel's own threads have no command line.
+    if (!(Number(priority) > 0) || readOr(`/proc/${name}/cmdline`, '') === '' || own(name)) continue
+    ticks += Number(user) + Number(system)
+  }
+  return ticks
+}
+
 export function residentKb(pids: readonly number[]): number {
   const of = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(readOr(`/proc/${pid}/status`, ''))?.[1] ?? 0)
   return pids.reduce((sum, pid) => sum + of(pid), 0)
