@@ -13,6 +13,7 @@ const knobs = Object.fromEntries(
     return [k as string, v === 'true' ? true : v === 'false' ? false : Number(v)]
   }),
 )
+
 const traces = await readTraces()
 const f = (x: number | undefined, n = 3): string => (x === undefined ? '-' : x.toFixed(n))
 for (const name of names.split(',')) {
@@ -56,7 +57,7 @@ for (const name of names.split(',')) {
         const from = performance.now()
         const o = runCell({ stage, create, load, seed, clock: performance })
         all.push(o.good_share ?? 0)
-        const r = made?.rule
+        const r = made?.state(1e9).rule
         console.log(
           name,
           load,
@@ -73,7 +74,12 @@ for (const name of names.split(',')) {
             : '',
           `dec ${f(o.decision_us_p50, 0)}/${f(o.decision_us_p99, 0)}us ${((performance.now() - from) / 1000).toFixed(1)}s`,
           r
-            ? `k ${r.outer.kappa(0).toFixed(2)} ${r.outer.kappa(1).toFixed(2)} m ${r.outer.scale.toFixed(3)} v ${[...r.prices.values].map((x: number) => x.toFixed(1)).join(',')} e ${f(made.forecast.pool(0).ttftErrors.medianAbsolute)} ${f(made.forecast.pool(0).tpotErrors.medianAbsolute)} trust ${(r.trust ?? 1).toFixed(2)} B ${made.forecast.pool(0).fit.budget.toFixed(0)}`
+            ? `${Object.entries(r)
+                .filter(([k]) => !k.startsWith('service'))
+                .map(([k, v]) => `${k} ${(v as number).toFixed(2)}`)
+                .join(
+                  ' ',
+                )} e ${f(made.forecast.pool(0).ttftErrors.medianAbsolute)} ${f(made.forecast.pool(0).tpotErrors.medianAbsolute)} B ${made.forecast.pool(0).fit.budget.toFixed(0)}`
             : '',
         )
       }

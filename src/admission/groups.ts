@@ -4,13 +4,16 @@ import type { Ms } from '../time.js'
 
 /** Prompt-size bands of a class that does not wait; one that waits is one group. Source: algorithms 6.6b. */
 const BANDS = 4
+const LABELS = ['q1', 'q2', 'q3', 'q4']
+/** Fewer than this, faded, are none. */
+const SEEN = 0.01
 /** Prompts by which the edges of a class's bands are set, and how often they are set anew. */
 const RECENT = 1000
 const EDGES_EVERY = 50
 /** Memory of what was offered, admitted and good. */
 const MEMORY_MS: Ms = 20_000
 /** How fast the weight of a band moves, in its logarithm: by second and by share of service that it lacks. */
-const BAND_PER_MS = 0.1 / 1000
+const BAND_PER_MS = 0.3 / 1000
 /** The same for a class that waits, by arrival and by dispatch. */
 const CLASS_STEP = 0.05
 /** Weights are between 1 and 30: only their ratios matter. */
@@ -105,18 +108,23 @@ export class GroupPrices {
     if (good) service.good++
   }
 
-  /** Share of the group that was served well lately; undefined where none was offered. */
-  service(group: number): number | undefined {
-    const service = this.#services[group]
-    return service === undefined || service.offered < 0.01 ? undefined : serviceOf(service)
+  /** Its bands, shortest prompts first; a class that waits is one group, called all. */
+  groupsOf(
+    cls: number,
+  ): { readonly label: string; readonly value: number; readonly service: number | undefined }[] {
+    return (this.#waits(cls) ? ['all'] : LABELS).map((label, band) => {
+      const group = cls * BANDS + band
+      const service = this.#services[group] as Service
+      return {
+        label,
+        value: this.values[group] as number,
+        service: service.offered < SEEN ? undefined : serviceOf(service),
+      }
+    })
   }
 
   classOf(group: number): number {
     return Math.floor(group / BANDS)
-  }
-
-  bandOf(group: number): number {
-    return group % BANDS
   }
 
   #waits(cls: number): boolean {
@@ -145,7 +153,7 @@ export class GroupPrices {
       const wanted = this.#wanted(cls)
       for (let group = cls * BANDS; group < (cls + 1) * BANDS; group++) {
         const service = this.#services[group] as Service
-        if (service.offered > 0.01) this.#move(group, step * (wanted - serviceOf(service)))
+        if (service.offered > SEEN) this.#move(group, step * (wanted - serviceOf(service)))
       }
     }
     const kept = Math.exp(-span / MEMORY_MS)
@@ -164,10 +172,10 @@ export class GroupPrices {
 }
 
 function attainment({ judged, good }: Service): number {
-  return judged < 0.01 ? 1 : good / judged
+  return judged < SEEN ? 1 : good / judged
 }
 
 function serviceOf(service: Service): number {
-  if (service.offered < 1e-6) return 1
+  if (service.offered < SEEN) return 1
   return attainment(service) * Math.min(1, service.admitted / service.offered)
 }

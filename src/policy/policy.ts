@@ -18,6 +18,8 @@ export interface PolicySpec {
   readonly routes: readonly RouteSpec[]
   /** Reroutes allowed over 10 s: `share` of the requests, never fewer than `floor`. */
   readonly retries: { readonly share: number; readonly floor: number }
+  /** Least gain at which a request is taken, and how evenly groups are served, each 0 to 1; undefined: the core's own. */
+  readonly admission?: { readonly theta: number; readonly fairness: number } | undefined
 }
 
 export interface Policy {

@@ -1,376 +1,350 @@
 /** The decision core: each request goes where its chance to be good outweighs what its coming costs those who are there. */
 import { GroupPrices } from '../admission/groups.js'
 import { LossPrice } from '../admission/price.js'
-import { mayTry } from '../fleet/health.js'
+import { SpareRate } from '../admission/spare.js'
+import { Tenants } from '../admission/tenants.js'
 import type { Pool } from '../fleet/pool.js'
 import type { Replica } from '../fleet/replica.js'
-import { type Asking, Forecast, type PoolForecast, type Sent } from '../predict/forecast.js'
+import { Forecast, type PoolForecast } from '../predict/forecast.js'
+import { expectedTtft } from '../predict/latency.js'
+import type { ReplicaId } from '../request.js'
 import { PrefixIndex } from '../routing/affinity.js'
-import { Gain, type Newcomer, type Spread, weigh } from '../routing/gain.js'
+import { Asked, Chooser } from '../routing/choose.js'
+import { Gain, weigh } from '../routing/gain.js'
 import { pick } from '../routing/pick.js'
-import { type Promised, THIRDS } from '../routing/running.js'
+import { THIRDS } from '../routing/running.js'
+import { Sessions } from '../routing/sessions.js'
 import { Idle, View } from '../routing/view.js'
 import type { Judgement } from '../slo/verdict.js'
 import type { Ms, Rng } from '../time.js'
-import type { Ending, Failure } from './decision.js'
+import type { Ending, Failure, ShedReason } from './decision.js'
 import { Door } from './door.js'
+import { Kept } from './kept.js'
 import { Lines } from './lines.js'
 import type { Open } from './open.js'
 import type { Policy, PolicySpec } from './policy.js'
 import type { Desk, Rule } from './rule.js'
 import { askingOf } from './watched.js'
 
-export interface Knobs {
-  /** Least gain, in units of the newcomer's own weight. */
-  theta: number
-  agentTheta: number
-  fairness: number
-  kappa: boolean
-  scale: boolean
-  loss: boolean
-  ttftMs: number
-  ttftShare: number
-  paceShare: number
-  guard: number
-  beyond: number
-  kv: boolean
-  gather: number
-}
-
-export const KNOBS: Knobs = {
+/** Constants of the rule, for experiments; the defaults are what is argued for in docs/algorithms.md. */
+export const DEFAULTS = {
+  /** Least gain of a request that does not wait, in units of its group's weight: below it the room is worth more to the next. */
   theta: 0.15,
-  agentTheta: 0.3,
-  fairness: 0.8,
-  kappa: true,
-  scale: true,
-  loss: true,
-  ttftMs: 20,
-  ttftShare: 0.05,
-  paceShare: 0.1,
+  /** The same of one that may wait. */
+  waitingTheta: 0.3,
+  /** 0: most good requests. 1: equal service to all prompt sizes and waiting classes. */
+  fairness: 0.65,
+  /** Share of chat's TTFT that prefill of those who may wait may take on one replica. */
   guard: 0.3,
-  beyond: 0.05,
-  kv: true,
+  /** Charge for each stream of chat where one goes that may wait: they gather. */
   gather: 0.0004,
+  /** Loss that a request may cause that no idle replica would serve within its SLO. */
+  beyond: 0.05,
+  /** Predictions are multiplied by this: how the core does with a wrong model. */
+  bias: 1,
+  /** 0 switches a part off, to see what it is worth: the loss of others, its price, the scale, the memory guard, prefixes. */
+  loss: 1,
+  kappa: 1,
+  scale: 1,
+  memory: 1,
+  prefix: 1,
 }
+export type Knobs = typeof DEFAULTS
 
-export function createWeir(
-  spec: PolicySpec,
-  rng: Rng,
-  knobs: Partial<Knobs> = {},
-): Policy & { readonly forecast: Forecast } {
-  const forecast = new Forecast(spec)
-  let rule: WeirRule | undefined
-  const door = new Door(spec, rng, desk => {
-    rule = new WeirRule(desk, forecast, { ...KNOBS, ...knobs })
-    return rule
-  })
-  return Object.assign(door, { forecast, rule })
-}
-
-/** What the rule keeps of one request. */
-class Kept implements Promised {
-  readonly asking: Asking
-  readonly group: number
-  readonly bound: Ms
-  readonly dueAt: Ms
-  /** Not even an idle replica would serve it within its SLO. */
-  beyond = false
-  /** Its chance to be good on an idle replica. */
-  idle = 1
-  slot = -1
-  sent: Sent | undefined
-  expected = 1
-  lookAgainAt = 0
-  /** Prompt tokens that the index held to be cached where it was sent. */
-  hits = 0
-
-  constructor(asking: Asking, group: number, bound: Ms, dueAt: Ms) {
-    this.asking = asking
-    this.group = group
-    this.bound = bound
-    this.dueAt = dueAt
-  }
-}
-
-const NEAR_TIE = 0.02
-/** Time to look again at those who wait, and how many of them are asked about. Source: algorithms 6.7. */
+/** Spread of predictions: see `Spread`. Source: residuals of TTFT 3 to 5 %, of the pace 5 to 13 % at the median. */
+const SPREAD = { ttftMs: 20, ttftShare: 0.05, paceShare: 0.1 }
+/** Those who wait are asked about so often, so many at a time; algorithms 6.7 has 20, at more than twice the cost and no gain. */
 const SCAN_MS: Ms = 25
-const HEADS = 20
-/** Share of the deadline before whose end urgency begins. */
+const HEADS = 8
+/** In the last share of its deadline a request that waits gains weight, up to twice. Source: algorithms 6.7. */
 const URGENT_SHARE = 0.2
-const KV_SOFT = 0.8
-const KV_HARD = 0.92
-/** Replicas that are all looked at; of more a sample is. */
-const CANDIDATES = 64
+/** Until a pool's speed is known nobody is sent where he is held to be later than this many times his bound. */
+const UNKNOWN_LATE = 2
+/** Answers that an idle replica would make good with this chance steer the price of losses. Source: algorithms 6.8. */
+const SERVABLE = 0.5
+/** Memory of how many expected cache hits were found, in requests. */
+const HITS_MEMORY = 0.99
+/** A likely length is looked up again after so many tokens more, at least, or this many times as many. */
+const LOOK_TOKENS = 8
+const LOOK_FACTOR = 1.2
 
+/**
+ * Builds the policy. See docs/algorithms.md.
+ * @param rng    draws candidates and spreads retries; the same numbers give the same decisions
+ * @param knobs  those left out have their default
+ */
+export function createWeir(spec: PolicySpec, rng: Rng, knobs: Partial<Knobs> = {}): Policy {
+  const set = { ...DEFAULTS, ...spec.admission, ...knobs }
+  return new Door(spec, rng, desk => new WeirRule(desk, new Forecast(spec), set))
+}
+
+/**
+ * - What does not wait is decided at once: home pool, then the others of its class, each by its own gain; else refused.
+ * - What may wait is tried at once and then again every 25 ms, by deadline.
+ * - Until a pool is calibrated its limit on requests in flight holds there, as in the simple rule.
+ *
+ * Goes wrong where engines serve in another order than that of arrival, where many requests are not streamed (their
+ * tokens are not seen coming), and for minutes after an engine has changed its speed several times over.
+ */
 class WeirRule implements Rule {
   readonly #desk: Desk
-  readonly #forecast: Forecast
-  readonly knobs: Knobs
-  readonly prices = new GroupPrices()
-  readonly outer = new LossPrice()
+  readonly forecast: Forecast
+  readonly #knobs: Knobs
+  readonly #prices = new GroupPrices()
+  readonly #outer = new LossPrice()
+  readonly #tenants = new Tenants()
   readonly #prefixes = new PrefixIndex()
+  readonly #sessions = new Sessions()
   readonly #lines: Lines
-  /** By replica id, and by pool id. */
+  /** By replica id; the other two by pool id. */
   readonly #views: View[] = []
   readonly #idles: Idle[] = []
-  readonly #spread: Spread
-  readonly #newcomer: Newcomer = { promptTokens: 1, dueAt: 0, bound: 0, lengths: new Float64Array(THIRDS) }
+  readonly #spare: SpareRate[] = []
+  readonly #chooser: Chooser
+  readonly #asked = new Asked({ promptTokens: 1, dueAt: 0, bound: 0, lengths: new Float64Array(THIRDS) })
   readonly #gain = new Gain()
   readonly #lengths = new Float64Array(THIRDS)
   #weights = new Float64Array(0)
   #waiting = 0
+  /** Questions left in this look at those who wait. */
   #asks = 0
   #wakeAt: Ms | undefined
-  /** Of the last look: the place that was found, the chance there, and the prompt tokens cached there. */
-  #best: View | undefined
-  #bestGood = 0
-  readonly #views_: View[] = []
-  readonly #totals = new Float64Array(CANDIDATES)
-  readonly #goods = new Float64Array(CANDIDATES)
-  readonly #ttfts = new Float64Array(CANDIDATES)
-  /** Share of the prompt tokens that were expected in a cache and were there. */
+  /** Chance to be good of the last that found a place. */
+  #expected = 1
+  /** What was expected in caches, and found there, fading. */
   #hitsExpected = 0
   #hitsFound = 0
-  /** Nothing was shed or waited since the last look, and nothing was slowed by load. */
+  /** Of the request that is asked about. */
+  #hits: ArrayLike<number | undefined> | undefined
+  #usual = 0
+  #session: { readonly replica: ReplicaId; readonly tokens: number } | undefined
+  readonly #cachedOn = (id: ReplicaId): number => this.#cached(id)
+  /** Since the last end, load has neither refused, delayed nor slowed anyone. */
   #quiet = true
+  #stale = 0
 
   constructor(desk: Desk, forecast: Forecast, knobs: Knobs) {
     this.#desk = desk
-    this.#forecast = forecast
-    this.knobs = knobs
-    this.#spread = { ttftMs: knobs.ttftMs, ttftShare: knobs.ttftShare, paceShare: knobs.paceShare }
+    this.forecast = forecast
+    this.#knobs = knobs
+    this.#chooser = new Chooser(desk.rng, this.#views, SPREAD)
     this.#lines = new Lines(
       { dispatch: (open, replica, now) => this.#send(open, replica, now) },
       () => true,
-      (open, now) => (this.#asks-- > 0 ? this.#choose(open, open.lane.pools, now) : undefined),
+      (open, now) => (this.#asks-- > 0 ? this.#place(open, open.lane.pools, now) : undefined),
     )
-    this.#follow()
+    this.#follow(true)
   }
 
-  #follow(): void {
-    const { classes } = this.#desk
-    this.prices.reconfigure(
+  /** @param warm  the replicas have been there before this router */
+  #follow(warm: boolean): void {
+    const { classes, replicas, pools } = this.#desk
+    this.#prices.reconfigure(
       classes,
-      classes.map(() => this.knobs.fairness),
+      classes.map(({ fairness }) => fairness ?? this.#knobs.fairness),
     )
-    this.#weights = new Float64Array(this.prices.values.length)
-    for (const replica of this.#desk.replicas) {
+    this.#weights = new Float64Array(this.#prices.values.length)
+    for (const replica of replicas) {
       const { id } = replica.spec
-      if (this.#views[id]?.replica === replica) continue
-      this.#views[id] = new View(replica, this.#forecast.replica(id))
+      if (this.#views[id]?.replica !== replica)
+        this.#views[id] = new View(replica, this.forecast.replica(id), warm)
     }
-    for (const { spec } of this.#desk.pools)
-      this.#idles[spec.id] ??= new Idle(this.#forecast.pool(spec.id).fit)
+    for (const { spec } of pools) {
+      this.#idles[spec.id] ??= new Idle(this.forecast.pool(spec.id).fit)
+      this.#spare[spec.id] ??= new SpareRate()
+    }
   }
 
   arrive(open: Open, now: Ms): void {
     const kept = this.#keep(open, now)
     open.data = kept
-    if (kept.beyond && kept.bound === 0 && open.deadline.by === 'client') {
-      this.#shed(open, kept, 'infeasible', now)
+    if (kept.beyond && open.deadline.by === 'client') {
+      this.#shed(open, 'infeasible', now)
       return
     }
-    const replica = this.#choose(open, open.lane.pools, now)
+    const replica = this.#place(open, open.lane.pools, now)
     if (replica !== undefined) this.#send(open, replica, now)
     else if (this.#desk.queue(open, now)) this.#quiet = false
-    else this.#shed(open, kept, open.lane.up ? 'no_headroom' : 'no_replica', now)
-  }
-
-  #shed(open: Open, kept: Kept, reason: 'infeasible' | 'no_headroom' | 'no_replica', now: Ms): void {
-    this.#quiet = false
-    this.#forecast.shed(kept.asking)
-    this.#desk.shed(open, reason, now)
+    else this.#shed(open, open.lane.up ? 'no_headroom' : 'no_replica', now)
   }
 
   #keep(open: Open, now: Ms): Kept {
-    const asking = askingOf(open)
     const { clauses } = open.traffic.target
-    const group = this.prices.groupOf(open.cls, open.promptTokens)
-    const kept =
-      clauses.kind === 'stream'
-        ? new Kept(asking, group, clauses.tpotMs, open.bodyAt + clauses.ttftMs)
-        : new Kept(asking, group, 0, open.deadlineAt)
-    const home = open.lane.pools[0] as Pool
-    const { fit, lengths } = this.#forecast.pool(home.spec.id)
+    const paced = clauses.kind === 'stream'
+    const kept = new Kept(
+      askingOf(open),
+      this.#prices.groupOf(open.cls, open.promptTokens),
+      paced ? clauses.tpotMs : 0,
+      paced ? open.bodyAt + clauses.ttftMs : open.deadlineAt,
+    )
+    const home = (open.lane.pools[0] as Pool).spec.id
+    const { fit, lengths } = this.forecast.pool(home)
     if (fit.calibrated) {
-      const idle = this.#idles[home.spec.id] as Idle
-      this.#ask(open, kept, lengths)
-      const cached = open.facts.prefix === undefined ? 0 : Math.max(0, ...(this.#hits(open) as number[]))
-      weigh(idle, idle.running, this.#newcomer, cached, this.#weights, this.#spread, 1, now, this.#gain)
+      const idle = this.#idles[home] as Idle
+      const { one } = this.#ask(open, kept, lengths)
+      weigh(
+        idle,
+        idle.running,
+        one,
+        this.#mostCached(),
+        this.#weights,
+        SPREAD,
+        this.#knobs.bias,
+        now,
+        this.#gain,
+      )
       kept.idle = this.#gain.good
-      kept.beyond = kept.idle < this.knobs.theta
+      kept.beyond = kept.idle < this.#knobs.theta
     }
-    if (!kept.beyond) this.prices.offered(group, now)
+    // What is not streamed in a class of streams has no verdict: it goes where it harms nobody.
+    if (paced && !open.stream) kept.beyond = true
+    if (!kept.beyond) this.#prices.offered(kept.group, now)
     return kept
   }
 
-  #hits(open: Open): ArrayLike<number | undefined> {
-    return this.#prefixes.hits(open.facts.prefix)
-  }
-
-  get trust(): number {
-    return this.#trust
-  }
-
-  get #trust(): number {
-    return this.#hitsExpected > 0 ? this.#hitsFound / this.#hitsExpected : 1
-  }
-
-  #ask(open: Open, kept: Kept, lengths: PoolForecast['lengths']): void {
-    const one = this.#newcomer
+  /** Fills in what is asked for on any replica. */
+  #ask(open: Open, kept: Kept, lengths: PoolForecast['lengths']): Asked {
+    const asked = this.#asked
+    const { one } = asked
     one.promptTokens = open.promptTokens
     one.bound = kept.bound
     one.dueAt = kept.dueAt
     lengths.thirds(kept.asking, 0, one.lengths)
-  }
-
-  #send(open: Open, replica: Replica, now: Ms): void {
-    const kept = open.data as Kept
-    const { id } = replica.spec
-    const view = this.#views[id] as View
-    if (open.place.at === 'queue') this.#waiting--
     const { prefix } = open.facts
-    kept.hits = prefix === undefined ? 0 : Math.min(open.promptTokens - 1, this.#hits(open)[id] ?? 0)
-    const cached = prefix === undefined ? undefined : this.#trust * kept.hits
-    kept.sent = this.#forecast.dispatched(id, kept.asking, now, cached)
-    kept.expected = this.#bestGood
-    view.forecast.pool.lengths.thirds(kept.asking, 0, this.#lengths)
-    view.running.add(kept, now, now + kept.sent.ttftMs, this.#lengths)
-    if (kept.sent.flight === undefined) {
-      view.unseen++
-      view.unseenTokens += open.promptTokens
-    }
-    kept.lookAgainAt = this.#lengths[0] as number
-    if (!kept.beyond) this.prices.admitted(kept.group)
-    this.#prefixes.insert(id, open.facts.prefix)
-    this.#desk.dispatch(open, replica, now)
+    this.#hits = undefined
+    this.#session = undefined
+    this.#usual = 0
+    if (this.#knobs.prefix === 0) return asked
+    const session = prefix === undefined ? sessionOf(open) : undefined
+    if (prefix !== undefined) this.#hits = this.#prefixes.hits(prefix)
+    else if (session !== undefined) this.#session = this.#sessions.of(session)
+    else this.#usual = this.forecast.pool((open.lane.pools[0] as Pool).spec.id).cachedTokens(kept.asking)
+    return asked
   }
 
-  again(open: Open, pools: readonly Pool[], now: Ms): void {
-    const replica = this.#choose(open, pools, now)
-    if (replica !== undefined) this.#send(open, replica, now)
-    else this.#desk.queue(open, now)
+  /** Tokens of the prompt held to be in a replica's cache, of those asked about last. */
+  #cached(id: ReplicaId): number {
+    const trust = this.#hitsExpected > 0 ? this.#hitsFound / this.#hitsExpected : 1
+    return this.#usual + trust * this.#found(id)
+  }
+
+  #found(id: ReplicaId): number {
+    const most = this.#asked.one.promptTokens - 1
+    if (this.#session !== undefined)
+      return this.#session.replica === id ? Math.min(most, this.#session.tokens) : 0
+    return Math.min(most, this.#hits?.[id] ?? 0)
+  }
+
+  #mostCached(): number {
+    let most = this.#session === undefined ? 0 : this.#cached(this.#session.replica)
+    const hits = this.#hits
+    if (hits !== undefined)
+      for (let id = 0; id < hits.length; id++) if (hits[id]) most = Math.max(most, this.#cached(id))
+    return Math.max(most, this.#usual)
   }
 
   /** Where it is to go; undefined: nowhere now. */
-  #choose(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
+  #place(open: Open, pools: readonly Pool[], now: Ms): Replica | undefined {
     const kept = open.data as Kept
     for (const pool of pools) {
-      const of = this.#forecast.pool(pool.spec.id)
-      if (of.fit.calibrated) {
-        this.#look(open, kept, pool, of, now)
-        if (this.#best !== undefined) return this.#best.replica
-        continue
-      }
-      this.#bestGood = 1
-      const waits = open.traffic.queue !== undefined
-      const replica = pick([pool], open.tried, now, this.#desk.rng, waits, open.heldBy)
+      const of = this.forecast.pool(pool.spec.id)
+      const replica = of.fit.calibrated
+        ? this.#best(open, kept, pool, of, now)
+        : this.#byCount(open, kept, pool, now)
       if (replica !== undefined) return replica
     }
     return undefined
   }
 
-  #look(open: Open, kept: Kept, pool: Pool, { lengths, recent }: PoolForecast, now: Ms): void {
-    const { knobs } = this
-    const one = this.#newcomer
-    this.#ask(open, kept, lengths)
+  #best(open: Open, kept: Kept, pool: Pool, { lengths }: PoolForecast, now: Ms): Replica | undefined {
+    const knobs = this.#knobs
+    const asked = this.#ask(open, kept, lengths)
+    const { values } = this.#prices
     const weights = this.#weights
-    const { values } = this.prices
-    for (let g = 0; g < weights.length; g++)
-      weights[g] = (values[g] as number) * (knobs.kappa ? this.outer.kappa(this.prices.classOf(g)) : 1)
-    const scale = knobs.scale ? this.outer.scale : 1
+    for (let group = 0; group < weights.length; group++) {
+      const kappa = knobs.kappa === 0 ? 1 : this.#outer.kappa(this.#prices.classOf(group))
+      weights[group] = knobs.loss * kappa * (values[group] as number)
+    }
     const waits = kept.bound === 0
-    let value = values[kept.group] as number
-    const whole = value
-    let needed = whole * (waits ? knobs.agentTheta : knobs.theta)
-    if (kept.beyond) needed = -knobs.beyond * whole
-    else if (waits) value *= this.#urgency(open, kept, now)
-    const known = open.facts.prefix !== undefined
-    const hits = known ? this.#hits(open) : undefined
-    const trust = this.#trust
-    const usual = known ? 0 : recent.cachedShare(open.cls) * open.promptTokens
-    const guardMs = waits ? this.#guardMs(pool) : Number.POSITIVE_INFINITY
-    const { kvTokens } = pool.spec
-    const gain = this.#gain
-    let best = Number.NEGATIVE_INFINITY
-    let count = 0
-    let busiest = 0
-    const all = pool.replicas
-    const sampled = all.length > CANDIDATES
-    for (let i = 0; i < Math.min(all.length, CANDIDATES); i++) {
-      const replica = (sampled ? all[Math.floor(this.#desk.rng.next() * all.length)] : all[i]) as Replica
-      const { id } = replica.spec
-      if (open.heldBy !== undefined && open.heldBy !== id) continue
-      if (!mayTry(replica.health, now) || now < replica.aloneUntil || open.tried.includes(id)) continue
-      const view = this.#views[id] as View
-      const cached = hits === undefined ? usual : Math.min(open.promptTokens - 1, trust * (hits[id] ?? 0))
-      weigh(view, view.running, one, cached, weights, this.#spread, scale, now, gain)
-      busiest = Math.max(busiest, view.prefillShare(now), view.waiting > 0 ? 1 : 0)
-      let total = (kept.beyond ? 0 : value * gain.good) - (knobs.loss ? gain.loss : 0)
-      if (knobs.kv && kvTokens !== undefined) {
-        const held =
-          view.contextTokens +
-          view.waitingTokens +
-          gain.growth +
-          open.promptTokens +
-          (one.lengths[2] as number)
-        const full = held / kvTokens
-        if (full > KV_HARD && view.streams + view.waiting > 0) continue
-        if (full > KV_SOFT) total -= (whole * (full - KV_SOFT)) / (KV_HARD - KV_SOFT)
-      }
-      if (waits) {
-        if (view.waiting > 0 && gain.ttftMs > guardMs) continue
-        total -= knobs.gather * (view.streams - view.running.deadlines)
-      }
-      if (total > best) best = total
-      this.#views_[count] = view
-      this.#totals[count] = total
-      this.#goods[count] = gain.good
-      this.#ttfts[count] = gain.ttftMs
-      count++
+    asked.unit = values[kept.group] as number
+    asked.value = asked.unit * (waits ? urgency(open, now) : this.#tenants.weight(keyOf(open), now))
+    asked.needed = asked.unit * (waits ? knobs.waitingTheta : knobs.theta)
+    if (kept.beyond) {
+      asked.value = 0
+      asked.needed = -knobs.beyond * asked.unit
     }
-    if (busiest >= 0.3) this.#quiet = false
-    this.#best = undefined
-    if (best < needed) return
-    let first = Number.POSITIVE_INFINITY
-    for (let i = 0; i < count; i++) {
-      if ((this.#totals[i] as number) < best - NEAR_TIE * whole) continue
-      const ttft = this.#ttfts[i] as number
-      if (ttft >= first) continue
-      first = ttft
-      this.#best = this.#views_[i]
-      this.#bestGood = this.#goods[i] as number
-    }
+    asked.guardMs = waits ? knobs.guard * this.#tightestTtft(pool) : Number.POSITIVE_INFINITY
+    asked.gather = waits ? knobs.gather * asked.unit : 0
+    asked.tried = open.tried
+    asked.heldBy = open.heldBy
+    asked.kvTokens = knobs.memory === 0 ? undefined : pool.spec.kvTokens
+    const scale = knobs.bias * (knobs.scale === 0 ? 1 : this.#outer.scale)
+    const choice = this.#chooser.choose(asked, pool.replicas, this.#cachedOn, weights, scale, now)
+    if (choice.busy) this.#quiet = false
+    this.#expected = choice.good
+    return choice.view?.replica
   }
 
-  /** As laxity runs out its value rises, to twice. */
-  #urgency(open: Open, kept: Kept, now: Ms): number {
-    const whole = kept.dueAt - open.arrivedAt
-    const laxity = kept.dueAt - now
-    return 1 + Math.min(1, Math.max(0, 1 - laxity / (URGENT_SHARE * whole)))
+  /** Until a pool's speed is known: by its limit, and by what can be told of its queue so far. */
+  #byCount(open: Open, kept: Kept, pool: Pool, now: Ms): Replica | undefined {
+    const late = pool.replicas.flatMap(({ spec }) => {
+      const view = this.#views[spec.id] as View
+      const wait = UNKNOWN_LATE * (kept.dueAt - now)
+      return view.waiting > 0 && expectedTtft(view, open.promptTokens, 0, now) > wait ? spec.id : []
+    })
+    this.#expected = 1
+    const waits = open.traffic.queue !== undefined
+    return pick([pool], [...open.tried, ...late], now, this.#desk.rng, waits, open.heldBy)
   }
 
-  /** Prefill that may be outstanding where chat has its first tokens to come. */
-  #guardMs(pool: Pool): Ms {
+  /** The tightest time to first token promised to those who share the pool. */
+  #tightestTtft(pool: Pool): Ms {
     let tightest = Number.POSITIVE_INFINITY
-    for (const { target, pools } of this.#desk.classes) {
+    for (const { target, pools, retired } of this.#desk.classes) {
       const { clauses } = target
-      if (clauses.kind === 'stream' && pools.includes(pool.spec.id))
+      if (clauses.kind === 'stream' && !retired && pools.includes(pool.spec.id))
         tightest = Math.min(tightest, clauses.ttftMs)
     }
-    return this.knobs.guard * tightest
+    return tightest
+  }
+
+  #send(open: Open, replica: Replica, now: Ms): void {
+    const kept = open.data as Kept
+    const { id, pool } = replica.spec
+    const view = this.#views[id] as View
+    if (open.place.at === 'queue') this.#waiting--
+    this.#ask(open, kept, view.forecast.pool.lengths)
+    if (this.#session !== undefined && this.#session.replica !== id) this.#stale++
+    kept.hits = this.#found(id)
+    kept.sent = this.forecast.dispatched(id, kept.asking, now, this.#cached(id))
+    kept.expected = this.#expected
+    const { lengths } = this.#asked.one
+    view.sent(kept, open.stream, now, now + kept.sent.ttftMs, lengths)
+    kept.lookAgainAt = lengths[0] as number
+    if (!kept.beyond) this.#prices.admitted(kept.group)
+    this.#tenants.charge(keyOf(open), open.promptTokens, now)
+    this.#spare[pool]?.admitted(now)
+    this.#prefixes.insert(id, open.facts.prefix)
+    this.#desk.dispatch(open, replica, now)
+  }
+
+  #shed(open: Open, reason: ShedReason, now: Ms): void {
+    this.#quiet = false
+    this.forecast.shed((open.data as Kept).asking)
+    const { reservations, pools, waiting } = open.lane
+    let perMs = 0
+    for (const { spec } of pools) perMs += (this.#spare[spec.id] as SpareRate).perMs(now)
+    this.#desk.shed(open, reason, now, reservations.next(now, waiting, perMs, this.#desk.rng))
+  }
+
+  again(open: Open, pools: readonly Pool[], now: Ms): void {
+    const replica = this.#place(open, pools, now)
+    if (replica !== undefined) this.#send(open, replica, now)
+    else this.#desk.queue(open, now)
   }
 
   freed(now: Ms): void {
-    if (this.#waiting === 0 || (this.#wakeAt !== undefined && now < this.#wakeAt)) return
-    this.#scan(now)
-  }
-
-  #scan(now: Ms): void {
-    this.#asks = HEADS
-    this.#lines.serve(now)
-    this.#wakeAt = this.#waiting === 0 ? undefined : now + SCAN_MS
+    if (this.#waiting > 0 && (this.#wakeAt === undefined || now >= this.#wakeAt)) this.wake(now)
   }
 
   get wakeAt(): Ms | undefined {
@@ -378,8 +352,9 @@ class WeirRule implements Rule {
   }
 
   wake(now: Ms): void {
-    this.#wakeAt = undefined
-    if (this.#waiting > 0) this.#scan(now)
+    this.#asks = HEADS
+    this.#lines.serve(now)
+    this.#wakeAt = this.#waiting === 0 ? undefined : now + SCAN_MS
   }
 
   waits(open: Open, now: Ms): void {
@@ -393,72 +368,101 @@ class WeirRule implements Rule {
     this.#lines.left(open)
   }
 
-  reconfigure(): void {
+  reconfigure(spec: PolicySpec): void {
+    this.forecast.reconfigure(spec)
+    Object.assign(this.#knobs, spec.admission)
     this.#lines.clear()
     this.#waiting = 0
-    this.#follow()
+    this.#follow(false)
   }
 
   firstToken(open: Open, replica: Replica, now: Ms): void {
-    const { sent } = open.data as Kept
-    if (sent !== undefined) this.#forecast.firstToken(sent, now)
-    ;(this.#views[replica.spec.id] as View).running.firstToken(open.data as Kept, now)
+    const kept = open.data as Kept
+    if (kept.sent === undefined) return
+    this.forecast.firstToken(kept.sent, now)
+    this.#viewOf(replica).firstToken(kept, now)
   }
 
   mark(open: Open, replica: Replica, now: Ms, events: number): void {
     const kept = open.data as Kept
-    const { sent } = kept
+    const { sent, slot } = kept
     if (sent === undefined) return
-    this.#forecast.mark(sent, now, events)
-    const { running, forecast } = this.#views[replica.spec.id] as View
-    const sofar = (running.tokens[kept.slot] as number) + events * forecast.tokensPerMark
-    running.tokens[kept.slot] = sofar
+    this.forecast.mark(sent, now, events)
+    const { running, forecast } = this.#viewOf(replica)
+    const sofar = (running.tokens[slot] as number) + events * forecast.tokensPerMark
+    running.tokens[slot] = sofar
     if (sofar < kept.lookAgainAt) return
     forecast.pool.lengths.thirds(kept.asking, sofar, this.#lengths)
-    for (let k = 0; k < THIRDS; k++) running.lengths[kept.slot * THIRDS + k] = this.#lengths[k] as number
-    kept.lookAgainAt = Math.max(sofar + 8, sofar * 1.2, this.#lengths[0] as number)
+    running.lengths.set(this.#lengths, slot * THIRDS)
+    kept.lookAgainAt = Math.max(sofar + LOOK_TOKENS, sofar * LOOK_FACTOR, this.#lengths[0] as number)
   }
 
   failed(open: Open, replica: Replica, _failure: Failure, now: Ms): void {
-    this.#gone(open.data as Kept, replica, false, undefined, undefined, now)
-    this.#prefixes.forget(replica.spec.id)
+    this.#gone(open.data as Kept, replica, { complete: false, progress: undefined }, now)
+    if (replica.health.is !== 'up') this.#prefixes.forget(replica.spec.id)
   }
 
   ended(open: Open, replica: Replica | undefined, ending: Ending, judgement: Judgement, now: Ms): void {
     const kept = open.data as Kept
     if (replica === undefined) return
     const { progress } = ending
-    this.#gone(kept, replica, ending.kind === 'complete', progress, judgement.tpotMs, now)
+    const complete = ending.kind === 'complete'
+    this.#gone(kept, replica, { complete, progress, tpotMs: judgement.tpotMs }, now)
+    const session = sessionOf(open)
+    if (complete && session !== undefined && open.facts.prefix === undefined) {
+      const tokens = open.promptTokens + (judgement.outputTokens ?? 0)
+      this.#sessions.answered(session, replica.spec.id, tokens)
+    }
     const found = progress?.usage?.cachedTokens
     if (found !== undefined && kept.hits > 0) {
-      this.#hitsExpected = 0.99 * this.#hitsExpected + kept.hits
-      this.#hitsFound = 0.99 * this.#hitsFound + Math.min(found, kept.hits)
+      this.#hitsExpected = HITS_MEMORY * this.#hitsExpected + kept.hits
+      this.#hitsFound = HITS_MEMORY * this.#hitsFound + Math.min(found, kept.hits)
     }
     if (!judgement.offered || kept.beyond) return
     const good = judgement.verdict === 'good'
-    this.prices.judged(kept.group, good)
-    this.outer.passed(now, this.#quiet)
+    this.#prices.judged(kept.group, good)
+    this.#outer.passed(now, this.#quiet)
     this.#quiet = true
-    if (kept.idle >= 0.5) this.outer.judged(open.cls, open.traffic.target, good)
-    if (kept.bound > 0) this.outer.compared(kept.expected, good)
+    if (kept.idle >= SERVABLE) this.#outer.judged(open.cls, open.traffic.target, good)
+    if (kept.bound > 0) this.#outer.compared(kept.expected, good)
   }
 
-  #gone(
-    kept: Kept,
-    replica: Replica,
-    complete: boolean,
-    progress: Ending['progress'],
-    tpotMs: Ms | undefined,
-    now: Ms,
-  ): void {
+  #gone(kept: Kept, replica: Replica, ending: Parameters<Forecast['ended']>[1], now: Ms): void {
     const { sent } = kept
     if (sent === undefined) return
     kept.sent = undefined
-    this.#forecast.ended(sent, { complete, progress, tpotMs }, now)
-    const view = this.#views[replica.spec.id] as View
-    view.running.remove(kept)
-    if (sent.flight !== undefined) return
-    view.unseen--
-    view.unseenTokens -= sent.asking.promptTokens
+    this.forecast.ended(sent, ending, now)
+    this.#viewOf(replica).ended(kept, sent.asking)
   }
+
+  #viewOf(replica: Replica): View {
+    return this.#views[replica.spec.id] as View
+  }
+
+  state(): Readonly<Record<string, number>> {
+    const numbers: Record<string, number> = { scale: this.#outer.scale, 'affinity stale': this.#stale }
+    for (const { id, name, retired } of this.#desk.classes) {
+      if (retired) continue
+      numbers[`kappa ${name}`] = this.#outer.kappa(id)
+      for (const { label, value, service } of this.#prices.groupsOf(id)) {
+        numbers[`price ${name} ${label}`] = value
+        if (service !== undefined) numbers[`service ${name} ${label}`] = service
+      }
+    }
+    return numbers
+  }
+}
+
+/** 1, and in the last fifth before its deadline up to 2. */
+function urgency(open: Open, now: Ms): number {
+  const left = (open.deadlineAt - now) / (URGENT_SHARE * open.deadlineMs)
+  return 1 + Math.min(1, Math.max(0, 1 - left))
+}
+
+const keyOf = (open: Open): string => open.facts.key?.label ?? ''
+
+/** Sessions of one key are not those of another. */
+function sessionOf(open: Open): string | undefined {
+  const header = open.facts.headers['x-weir-session']
+  return typeof header === 'string' && header !== '' ? `${keyOf(open)} ${header}` : undefined
 }

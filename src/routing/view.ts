@@ -3,7 +3,7 @@ import type { Replica } from '../fleet/replica.js'
 import type { ReplicaForecast } from '../predict/forecast.js'
 import type { Load } from '../predict/latency.js'
 import type { Ms } from '../time.js'
-import { Running } from './running.js'
+import { type Promised, Running } from './running.js'
 
 /**
  * What the observer sees of this router's own streams, and what it cannot see: answers that are not streamed, and (not
@@ -15,13 +15,42 @@ export class View implements Load {
   readonly running = new Running()
   /** Sent by others, as they last told. Source: algorithms 6.11. */
   readonly others = { streams: 0, contextTokens: 0, waiting: 0, waitingTokens: 0, waitingPairs: 0 }
+  /** First outputs since it joined or came back; what was there from the start is warm. */
+  answered: number
   /** Own requests that are not streamed, and their contexts. */
   unseen = 0
   unseenTokens = 0
 
-  constructor(replica: Replica, forecast: ReplicaForecast) {
+  constructor(replica: Replica, forecast: ReplicaForecast, warm: boolean) {
     this.replica = replica
     this.forecast = forecast
+    this.answered = warm ? Number.POSITIVE_INFINITY : 0
+  }
+
+  /** @param lengths  likely lengths of its answer; copied */
+  sent(
+    one: Promised & { readonly asking: { readonly promptTokens: number } },
+    streamed: boolean,
+    now: Ms,
+    firstAt: Ms,
+    lengths: Float64Array,
+  ): void {
+    this.running.add(one, now, firstAt, lengths)
+    if (streamed) return
+    this.unseen++
+    this.unseenTokens += one.asking.promptTokens
+  }
+
+  firstToken(one: Promised, now: Ms): void {
+    this.answered++
+    this.running.firstToken(one, now)
+  }
+
+  ended(one: Promised, asking: { readonly stream: boolean; readonly promptTokens: number }): void {
+    this.running.remove(one)
+    if (asking.stream) return
+    this.unseen--
+    this.unseenTokens -= asking.promptTokens
   }
 
   get fit(): Load['fit'] {

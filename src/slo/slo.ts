@@ -50,6 +50,8 @@ export interface TrafficClass {
   readonly pools: readonly PoolId[]
   /** Only deadline classes wait in Weir, for at most `waitMs`, at most `max` of them. */
   readonly queue: { readonly max: number; readonly waitMs: Ms } | undefined
+  /** How evenly its prompt sizes are served, or it beside other classes, 0 to 1; undefined: as the config says for all. */
+  readonly fairness?: number | undefined
   /** Clamps for a request's own deadline. */
   readonly ownBounds: { readonly minMs: Ms; readonly maxMs: Ms } | undefined
   /** No longer in the config: only requests from before are still in it. */
