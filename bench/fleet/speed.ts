@@ -66,7 +66,7 @@ for (const [name, create] of Object.entries(policies)) {
     replicas: Array.from({ length: replicas }, () => profileNamed('llama3-8b')),
     policy: create(),
     classes: [chat],
-    model: 'm',
+    models: ['m', 'm'],
     traffic: traffic(),
     ended: job => {
       if (job.good) good++

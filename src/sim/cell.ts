@@ -1,12 +1,14 @@
 /** One run of a scenario: one policy, one load, one seed, and the figures that came of it. */
 import type { Policy, PolicySpec } from '../policy/policy.js'
 import type { ReplicaId } from '../request.js'
+import type { TrafficClass } from '../slo/slo.js'
 import { type Clock, type Ms, type Rng, seededRng } from '../time.js'
 import { Fleet, type Happening } from './fleet.js'
 import { Fluid, idleServes, type Parcel, slotOf } from './fluid.js'
 import type { Arrival, Job } from './job.js'
 import { Mix, sampleOf, type TraceData } from './mix.js'
 import type { EngineProfile } from './profiles.js'
+import { type Scaled, type ScaleLimits, Scaling } from './scaling.js'
 import { classesOf, type Fault, MODEL, policySpecOf, profilesOf, type Scenario } from './scenario.js'
 import { type Figures, nearestRank, Tally } from './tally.js'
 
@@ -19,6 +21,11 @@ const PATIENCE_MS: Ms = 120_000
 export class Stage {
   readonly scenario: Scenario
   readonly traces: ReadonlyMap<string, TraceData>
+  readonly classes: readonly TrafficClass[]
+  /** By class id: what its requests ask for. */
+  readonly models: readonly string[]
+  readonly #spec: PolicySpec | undefined
+  readonly #rps: readonly number[] | undefined
   readonly profiles: readonly EngineProfile[]
   /** By class id: requests a second that would fill the fleet with that class alone. */
   readonly capacityRps: readonly number[]
@@ -28,12 +35,24 @@ export class Stage {
   readonly fluids: readonly Fluid[]
   readonly fastest: EngineProfile
 
-  /** @throws RangeError where the scenario names an engine or a trace that is not there, or of the wrong kind */
-  constructor(scenario: Scenario, traces: ReadonlyMap<string, TraceData>) {
+  /**
+   * @param given  of somebody's own config: classes and pools in place of the scenario's, with as many replicas; and
+   *               requests a second of each class at load 1, in place of the capacity
+   * @throws RangeError where the scenario names an engine or a trace that is not there, or of the wrong kind
+   */
+  constructor(
+    scenario: Scenario,
+    traces: ReadonlyMap<string, TraceData>,
+    given: { readonly spec?: PolicySpec; readonly rps?: readonly number[] } = {},
+  ) {
     this.scenario = scenario
     this.traces = traces
     this.profiles = profilesOf(scenario)
-    const classes = classesOf(scenario)
+    this.#spec = given.spec
+    this.#rps = given.rps
+    const classes = given.spec?.classes ?? classesOf(scenario)
+    this.classes = classes
+    this.models = classes.map(({ pools }) => given.spec?.pools[pools[0] ?? 0]?.model ?? MODEL)
     const slotMs = slotOf(classes)
     const samples = scenario.classes.map(({ requests }) =>
       sampleOf(
@@ -70,8 +89,25 @@ export class Stage {
     })
   }
 
+  /** What the policy is built from. @param absent  replicas that are not in their pools */
+  spec(absent: ReadonlySet<ReplicaId>): PolicySpec {
+    if (this.#spec === undefined) return policySpecOf(this.scenario, absent)
+    if (absent.size === 0) return this.#spec
+    return {
+      ...this.#spec,
+      pools: this.#spec.pools.map(pool => ({
+        ...pool,
+        replicas: pool.replicas.filter(({ id }) => !absent.has(id)),
+      })),
+      replicas: this.#spec.replicas.map(one =>
+        absent.has(one.id) ? { ...one, retired: true as const } : one,
+      ),
+    }
+  }
+
   /** Requests a millisecond, by class id: `load` times the capacity, in the shares of the scenario. */
   ratesAt(load: number): number[] {
+    if (this.#rps !== undefined) return this.#rps.map(rps => (load * rps) / 1000)
     const shares = this.scenario.classes.map(({ share }) => share)
     const whole = shares.reduce((a, b) => a + b, 0)
     return this.capacityRps.map((rps, cls) => (load * rps * (shares[cls] ?? 0)) / whole / 1000)
@@ -85,6 +121,8 @@ export interface CellOptions {
   readonly seed: number
   /** Times the decisions. */
   readonly clock?: Clock
+  /** Replicas come and go by the autoscaler. */
+  readonly scale?: ScaleLimits
 }
 
 export interface CellResult extends Figures {
@@ -94,10 +132,11 @@ export interface CellResult extends Figures {
   /** Prompt tokens found in prefix caches, of those looked up. */
   readonly prefix_hit_share: number | undefined
   readonly classes: Readonly<Record<string, Figures>>
+  readonly scaled?: Scaled
 }
 
 /** Runs it: the same options give the same result, but for the times of decisions. */
-export function runCell({ stage, create, load, seed, clock }: CellOptions): CellResult {
+export function runCell({ stage, create, load, seed, clock, scale }: CellOptions): CellResult {
   const { scenario, profiles } = stage
   const { warmupMs, lengthMs, faults } = scenario
   const until = warmupMs + lengthMs
@@ -116,22 +155,29 @@ export function runCell({ stage, create, load, seed, clock }: CellOptions): Cell
     },
     mostTokens,
   )
-  const absent = new Set(faults.flatMap(fault => (fault.kind === 'cold-start' ? [fault.replica] : [])))
-  const policy = create(policySpecOf(scenario, absent), seededRng(policySeed ?? 0))
-  const classes = classesOf(scenario)
+  const absent = new Set<ReplicaId>(
+    faults.flatMap(fault => (fault.kind === 'cold-start' ? [fault.replica] : [])),
+  )
+  const scaling = scale === undefined ? undefined : new Scaling(stage, scale, absent)
+  const policy = create(stage.spec(absent), seededRng(policySeed ?? 0))
+  const { classes } = stage
   const tally = new Tally(classes, stage.fluids, stage.fastest)
   const decisions: number[] = []
   const fleet = new Fleet({
     replicas: profiles,
     policy,
     classes,
-    model: MODEL,
-    traffic: mix,
+    models: stage.models,
+    traffic: scaling === undefined ? mix : scaling.counted(mix),
     ...(scenario.noise === 0 ? {} : { noise: { sigma: scenario.noise, rng: seededRng(noiseSeed ?? 0) } }),
     untilMs: until + TAIL_MS + PATIENCE_MS,
-    happenings: faults.flatMap(fault => happeningsOf(fault, stage, absent, seededRng(faultSeed ?? 0))),
-    ended: (job, _, next) => {
-      if (measured(job, warmupMs, until)) tally.ended(job, (next?.retry ?? 0) > (job.arrival.retry ?? 0))
+    happenings: [
+      ...faults.flatMap(fault => happeningsOf(fault, stage, absent, seededRng(faultSeed ?? 0))),
+      ...(scaling?.happenings(until) ?? []),
+    ],
+    ended: (job, { verdict }, next) => {
+      const again = (next?.retry ?? 0) > (job.arrival.retry ?? 0)
+      if (measured(job, warmupMs, until)) tally.ended(job, verdict, again)
     },
     ...(clock === undefined
       ? {}
@@ -149,6 +195,7 @@ export function runCell({ stage, create, load, seed, clock }: CellOptions): Cell
     preemptions: sum('preemptions'),
     prefix_hit_share: queries === 0 ? undefined : sum('prefixHits') / queries,
     classes: tally.byClass,
+    ...(scaling === undefined ? {} : { scaled: scaling.result }),
   }
 }
 
@@ -174,7 +221,7 @@ function happeningsOf(fault: Fault, stage: Stage, absent: Set<ReplicaId>, rng: R
           at: fault.atMs,
           run: fleet => {
             absent.delete(fault.replica)
-            fleet.reconfigure(policySpecOf(stage.scenario, absent))
+            fleet.reconfigure(stage.spec(absent))
           },
         },
       ]

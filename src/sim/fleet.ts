@@ -31,8 +31,8 @@ export interface FleetOptions {
   readonly policy: Policy
   /** By class id. */
   readonly classes: readonly TrafficClass[]
-  /** What the requests ask for. */
-  readonly model: string
+  /** By class id: what its requests ask for. */
+  readonly models: readonly string[]
   readonly traffic: Traffic
   /** Told of each request once, when it has ended, with what its sender does next. */
   readonly ended: (job: Job, judgement: Judgement, next: Arrival | undefined) => void
@@ -326,7 +326,7 @@ export class Fleet {
     return {
       path: '/v1/chat/completions',
       headers: NO_HEADERS,
-      model: this.#options.model,
+      model: this.#options.models[arrival.cls] ?? '',
       stream: true,
       tools: false,
       maxTokens: undefined,

@@ -1,5 +1,6 @@
 /** The figures of one run: what was offered, what was good, by class, by weight and by size. */
 import type { TrafficClass } from '../slo/slo.js'
+import type { Verdict } from '../slo/verdict.js'
 import type { Ms } from '../time.js'
 import { type Fluid, idleServes } from './fluid.js'
 import type { Job } from './job.js'
@@ -22,6 +23,8 @@ export interface Figures {
   readonly good_by_prompt_quartile: readonly (number | undefined)[]
   /** Of the engine time that requests took, the share of those that were not good. */
   readonly wasted_work_share: number | undefined
+  /** What the offered counted as. */
+  readonly verdicts: Readonly<Partial<Record<Verdict, number>>>
   readonly ttft_p50_ms: Ms | undefined
   readonly tpot_p50_ms: Ms | undefined
   /** Not in `offered`: clients that left before anything could be said. */
@@ -31,6 +34,7 @@ export interface Figures {
 }
 
 interface Entry {
+  readonly verdict: Verdict
   readonly good: boolean
   readonly shed: boolean
   readonly servable: boolean
@@ -64,7 +68,7 @@ export class Tally {
   }
 
   /** @param again  its client comes again: this was not its end */
-  ended(job: Job, again: boolean): void {
+  ended(job: Job, verdict: Verdict, again: boolean): void {
     const { cls } = job.arrival
     this.#attempts[cls] = (this.#attempts[cls] ?? 0) + 1
     if (again) return
@@ -84,6 +88,7 @@ export class Tally {
         ? fluid.workMs({ promptTokens: computed, cachedTokens, outputTokens: Math.max(1, done) })
         : 0
     this.#entries[cls]?.push({
+      verdict,
       good: job.good,
       shed: job.end === 'shed',
       servable: idleServes(this.#profile, whole, this.#classes[cls] as TrafficClass),
@@ -133,6 +138,7 @@ function figures(entries: readonly Entry[], excluded: number, attempts: number):
     good_share_by_work: weighted(entry => entry.workMs),
     good_by_prompt_quartile: quartiles(entries),
     wasted_work_share: share(sum(entries.map(entry => (entry.good ? 0 : entry.spentMs))), spent),
+    verdicts: counts(entries),
     ttft_p50_ms: median(entries.flatMap(entry => entry.ttftMs ?? [])),
     tpot_p50_ms: median(entries.flatMap(entry => entry.tpotMs ?? [])),
     excluded,
@@ -141,6 +147,12 @@ function figures(entries: readonly Entry[], excluded: number, attempts: number):
 }
 
 const share = (part: number, whole: number): number | undefined => (whole === 0 ? undefined : part / whole)
+
+function counts(entries: readonly Entry[]): Partial<Record<Verdict, number>> {
+  const all: Partial<Record<Verdict, number>> = {}
+  for (const { verdict } of entries) all[verdict] = (all[verdict] ?? 0) + 1
+  return all
+}
 
 function quartiles(entries: readonly Entry[]): (number | undefined)[] {
   const sorted = entries.toSorted((a, b) => a.promptTokens - b.promptTokens)

@@ -35,7 +35,7 @@ function run({ arrivals, replicas = 2, limit = 16, seed = 1, change = {}, during
     replicas: Array.from({ length: replicas }, () => llama),
     policy,
     classes: [chat, agent],
-    model: 'm',
+    models: ['m', 'm'],
     traffic: { next: () => arrivals[at++] },
     ended: (job, judgement) => ends.push({ job, judgement }),
     ...change,
@@ -243,7 +243,7 @@ t.test('one replica that serves one at a time waits like an M/D/1 queue', async 
       replicas: [profile],
       policy: createPolicy(specOf([1], 1e6), seededRng(1)),
       classes: [chat, agent],
-      model: 'm',
+      models: ['m', 'm'],
       traffic: {
         next: () => {
           if (left-- === 0) return undefined
