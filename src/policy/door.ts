@@ -1,8 +1,7 @@
 /** What every policy does alike: classes, tickets, alarms, health, reroutes, counts and verdicts. A rule decides. */
-import { LazyHeap } from '../admission/lazy-heap.js'
 import { RetryBudget } from '../admission/retry-budget.js'
 import { afterAnswer, afterFailure, afterNothing, type Health } from '../fleet/health.js'
-import { Pool } from '../fleet/pool.js'
+import type { Pool } from '../fleet/pool.js'
 import type { Replica } from '../fleet/replica.js'
 import type { Forecast } from '../predict/forecast.js'
 import type { RequestFacts, Ticket } from '../request.js'
@@ -11,10 +10,12 @@ import { Ledger } from '../slo/ledger.js'
 import type { TrafficClass } from '../slo/slo.js'
 import { type Judgement, judge, refusal } from '../slo/verdict.js'
 import type { Ms, Rng } from '../time.js'
+import { Alarms } from './alarms.js'
 import type { Decision, DispatchReason, Ending, Failure, RefuseReason, ShedReason } from './decision.js'
 import { Lanes } from './lane.js'
-import { type Alarm, Open } from './open.js'
+import { Open } from './open.js'
 import type { Policy, PolicySpec, PolicyState } from './policy.js'
+import { Pools } from './pools.js'
 import type { Desk, Rule } from './rule.js'
 
 /** Failures that say nothing about a replica's health. */
@@ -30,16 +31,13 @@ export class Door implements Policy {
   #classify: (facts: RequestFacts) => Classified = compileRoutes([])
   /** By class id. */
   readonly #classes: TrafficClass[] = []
-  /** By pool id. */
-  readonly #pools: Pool[] = []
-  /** By replica id, those that retired among them. */
-  readonly #replicas: Replica[] = []
+  readonly #pools = new Pools()
   #lanes = new Lanes([], [])
   /** In the order in which they began to wait. */
   readonly #waiting = new Set<Open>()
   readonly #budget: RetryBudget
   readonly #ledger: Ledger
-  readonly #alarms = new LazyHeap<Alarm>((a, b) => a.at - b.at)
+  readonly #alarms = new Alarms()
   #open = 0
   #nextId = 0
   /** Decisions of the call under way. The first one on the ticket that the call is about stands apart. */
@@ -64,8 +62,8 @@ export class Door implements Policy {
     return {
       rng: this.#rng,
       classes: this.#classes,
-      pools: this.#pools,
-      replicas: this.#replicas,
+      pools: this.#pools.all,
+      replicas: this.#pools.replicas,
       dispatch: (open, replica, now) => this.#dispatch(open, replica, now),
       queue: (open, now) => this.#enqueue(open, now),
       shed: (open, reason, now, retryAfterMs) => this.#shed(open, reason, now, retryAfterMs),
@@ -86,16 +84,8 @@ export class Door implements Policy {
   #follow(spec: PolicySpec): void {
     this.#classify = compileRoutes(spec.routes)
     this.#classes.splice(0, Infinity, ...spec.classes)
-    for (const pool of spec.pools) {
-      const users = spec.classes.filter(({ pools, retired }) => !retired && pools.includes(pool.id))
-      const waiting = users.filter(({ queue }) => queue !== undefined)
-      const shared = waiting.length > 0 && waiting.length < users.length
-      const known = this.#pools[pool.id]
-      if (known === undefined) this.#pools[pool.id] = new Pool(pool, shared)
-      else known.reconfigure(pool, shared)
-    }
-    for (const { replicas } of this.#pools) for (const one of replicas) this.#replicas[one.spec.id] = one
-    this.#lanes = new Lanes(spec.classes, this.#pools)
+    this.#pools.follow(spec)
+    this.#lanes = new Lanes(spec.classes, this.#pools.all)
   }
 
   /** One that waits goes on waiting under the new config, for as long as it was told. */
@@ -140,7 +130,7 @@ export class Door implements Policy {
     place.replica.prefilled(open.unfilledTokens)
     for (const result of open.decided(now, true)) out.push({ kind: 'clause', result })
     open.firstTokenAt = now
-    this.#arm(open)
+    this.#alarms.arm(open)
     return this.#begin(now, out)
   }
 
@@ -165,7 +155,7 @@ export class Door implements Policy {
     this.#failedOn(replica, open, failure, now)
     this.#rule.failed?.(open, replica, failure, now)
     const again = this.#again(open, failure, replica, now)
-    this.#arm(open)
+    this.#alarms.arm(open)
     this.#begin(now, out)
     this.#rule.freed(now)
     return { again, decisions: out }
@@ -197,7 +187,7 @@ export class Door implements Policy {
   }
 
   get wakeAt(): Ms | undefined {
-    const alarm = this.#alarms.peek()?.at
+    const alarm = this.#alarms.at
     const { wakeAt } = this.#rule
     return alarm === undefined || wakeAt === undefined ? (alarm ?? wakeAt) : Math.min(alarm, wakeAt)
   }
@@ -205,9 +195,9 @@ export class Door implements Policy {
   state(now: Ms): PolicyState {
     const rule = this.#rule.state?.(now)
     return {
-      replicas: this.#replicas.flatMap(one => {
+      replicas: this.#pools.replicas.flatMap(one => {
         const { spec, health, inFlight, outstandingPrefillTokens } = one
-        if (inFlight === 0 && !this.#pools[spec.pool]?.replicas.includes(one)) return []
+        if (inFlight === 0 && !this.#pools.of(one)?.replicas.includes(one)) return []
         return [{ id: spec.id, pool: spec.pool, up: health.is === 'up', inFlight, outstandingPrefillTokens }]
       }),
       queues: this.#lanes.queues(),
@@ -262,7 +252,7 @@ export class Door implements Policy {
     open.pool = pool
     open.dispatchedAt = now
     open.tried.push(id)
-    this.#arm(open)
+    this.#alarms.arm(open)
     this.#decide(open, { kind: 'dispatch', ticket: open, pool, replica: id, why })
   }
 
@@ -275,7 +265,7 @@ export class Door implements Policy {
     open.place = { at: 'queue', since: now, giveUpAt }
     lane.waiting++
     this.#waiting.add(open)
-    this.#arm(open)
+    this.#alarms.arm(open)
     this.#decide(open, { kind: 'queue', ticket: open, giveUpAt })
     this.#rule.waits?.(open, now)
     return true
@@ -314,33 +304,23 @@ export class Door implements Policy {
   /** Does what was due by now: bounds that passed, waiting that is over, replicas that get a trial, the rule's own. */
   #settle(now: Ms): void {
     let trial = false
-    for (let due = this.#alarms.peek(); due !== undefined && due.at <= now; due = this.#alarms.peek()) {
-      this.#alarms.pop()
+    for (let due = this.#alarms.take(now); due !== undefined; due = this.#alarms.take(now)) {
       const { ticket } = due
       if (ticket === undefined) {
         trial = true
         continue
       }
-      ticket.alarm = undefined
       for (const result of ticket.decided(now, false)) this.#out.push({ kind: 'clause', result })
       if (ticket.place.at === 'queue' && now >= ticket.place.giveUpAt) {
         this.#leaveQueue(ticket, now)
         const late = ticket.deadline.by === 'client' && now >= ticket.deadlineAt
         this.#shed(ticket, late ? 'infeasible' : 'queue_timeout', now)
       } else {
-        this.#arm(ticket)
+        this.#alarms.arm(ticket)
       }
     }
     if (this.#rule.wakeAt !== undefined && this.#rule.wakeAt <= now) this.#rule.wake?.(now)
     if (trial) this.#rule.freed(now)
-  }
-
-  #arm(open: Open): void {
-    const at = open.dueAt
-    if (open.alarm?.at === at) return
-    if (open.alarm !== undefined) this.#alarms.drop(open.alarm)
-    open.alarm = at === Infinity ? undefined : { at, ticket: open, gone: false }
-    if (open.alarm !== undefined) this.#alarms.push(open.alarm)
   }
 
   #release(open: Open, replica: Replica, ending: Ending, now: Ms): void {
@@ -357,11 +337,11 @@ export class Door implements Policy {
     const neutral = NEUTRAL.has(failure.kind)
     if (failure.retryAfterMs !== undefined) {
       replica.leaveAlone(now + Math.min(failure.retryAfterMs, MOST_LEFT_ALONE_MS))
-      this.#alarms.push({ at: replica.aloneUntil, ticket: undefined, gone: false })
+      this.#alarms.trial(replica.aloneUntil)
     }
     const health = neutral
       ? afterNothing(replica.health, open.id, now)
-      : afterFailure(replica.health, open.id, now, this.#pools[replica.spec.pool]?.mayEject === true)
+      : afterFailure(replica.health, open.id, now, this.#pools.of(replica)?.mayEject === true)
     this.#turn(replica, health, `${failure.kind}: ${failure.detail}`, now)
   }
 
@@ -372,13 +352,13 @@ export class Door implements Policy {
       this.#out.push({ kind: 'restored', replica: replica.spec.id })
     }
     if (before === health || health.is !== 'down' || health.retryAt <= now) return
-    this.#alarms.push({ at: health.retryAt, ticket: undefined, gone: false })
+    this.#alarms.trial(health.retryAt)
     this.#out.push({ kind: 'ejected', replica: replica.spec.id, retryAt: health.retryAt, why })
   }
 
   /** Only whole answers teach: a failed one must not look like a fast one. */
   #learn(replica: Replica, { progress }: Ending, tookMs: Ms): void {
-    this.#pools[replica.spec.pool]?.answered(tookMs)
+    this.#pools.of(replica)?.answered(tookMs)
     const tokens = progress?.usage?.completionTokens ?? 0
     if (progress?.streamed && progress.marks > 0 && tokens > 0) replica.answered(tokens, progress.marks)
   }
@@ -408,8 +388,7 @@ export class Door implements Policy {
   }
 
   #close(open: Open, judgement: Judgement): void {
-    if (open.alarm !== undefined) this.#alarms.drop(open.alarm)
-    open.alarm = undefined
+    this.#alarms.disarm(open)
     open.place = { at: 'closed' }
     this.#open--
     this.#ledger.judged(judgement)
