@@ -23,7 +23,12 @@ const weir: NamedPolicy = {
   knobs: Object.entries(DEFAULTS).map(([name, value]) => {
     return { name, values: TRIED[name as keyof Knobs] ?? [value], default: value }
   }),
-  create: (spec, rng, knobs = {}) => createWeir(spec, rng, knobs),
+  create(spec, rng, knobs = {}) {
+    const unknown = Object.keys(knobs).find(name => !(name in DEFAULTS))
+    if (unknown !== undefined)
+      throw new RangeError(`weir has no knob ${unknown}; it has: ${Object.keys(DEFAULTS).join(', ')}`)
+    return createWeir(spec, rng, knobs)
+  },
 }
 const simple: NamedPolicy = {
   name: 'simple',

@@ -183,6 +183,17 @@ const trafficClass = object(
         'Deadline classes only: requests wait in Weir, by deadline, while other classes keep their headroom.',
       ),
     ),
+    fairness: Type.Optional(
+      Type.Number({
+        minimum: 0,
+        maximum: 1,
+        ...about({
+          unit: 'share',
+          allowed: 'a number from 0 to 1',
+          doc: 'As admission.fairness, for this class. 0: its longest prompts are refused first.',
+        }),
+      }),
+    ),
     own_bounds: Type.Optional(
       object(
         {
@@ -462,6 +473,19 @@ export const ConfigFields = Type.Object(
       },
       'Before the commit a failed request goes to one other replica, within this budget.',
     ),
+    admission: group(
+      {
+        theta: share(
+          'Least gain at which a request is taken: its chance to be good, less what it costs others. 0.15: for less, the room waits for the next.',
+          0.15,
+        ),
+        fairness: share(
+          'Whom to refuse. 0: most good requests, so the longest prompts first. 1: equal service to all prompt sizes. 0.65: none much below two thirds of the mean.',
+          0.65,
+        ),
+      },
+      'What is served when headroom runs out. A class may set its own fairness.',
+    ),
     autoscale: group(
       {
         target: share(
@@ -581,6 +605,7 @@ export type KeysFields = Static<typeof KeysFields>
 
 /** Keys of the documentation that this version does not do, and what that means. `*` is any name. */
 export const NOT_BUILT: readonly (readonly [path: string, means: string])[] = [
-  ['admission', 'admission has no knobs'],
+  ['admission.hold_share', 'what does not wait is decided at once'],
+  ['admission.explore', 'predictions learn from what is served'],
   ['pools.*.fallback', 'a request stays with its model'],
 ]

@@ -60,6 +60,7 @@ export function resolve(
         resolveRoute(route, classIds),
       ),
       retries: config.retries,
+      admission: config.admission,
     },
   })
 }
@@ -103,6 +104,7 @@ function resolveClass(
     priority: cls.priority,
     pools: cls.pools.map(pool => idIn(pools, pool)),
     queue: queue === undefined ? undefined : { max: queue.max, waitMs: spanOf(queue.wait) },
+    ...(cls.fairness === undefined ? {} : { fairness: cls.fairness }),
     ownBounds: own === undefined ? undefined : { minMs: spanOf(own.min), maxMs: spanOf(own.max) },
   }
 }

@@ -11,6 +11,7 @@ const NAMES = [
     'weir',
     'round-robin',
     'random',
+    'simple',
     'least-outstanding',
     'p2c',
     'prefill-least',

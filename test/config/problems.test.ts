@@ -246,12 +246,12 @@ classes.chat.slo.guard.tpot   (line 6)
   },
   {
     name: 'a key that is not built yet',
-    change: [['listen:', 'admission: {}\nlisten:']],
+    change: [['listen:', 'admission: { explore: 0.01 }\nlisten:']],
     says: one(
-      'admission   (line 1)',
+      'admission.explore   (line 1)',
       'a key of the documentation that is not built yet',
-      'listen, admin, auth, limits, timeouts, …',
-      'remove it: not built yet, admission has no knobs in this version',
+      'theta, fairness',
+      'remove it: not built yet, predictions learn from what is served in this version',
     ),
   },
   {
