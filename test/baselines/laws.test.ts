@@ -60,7 +60,7 @@ for (const { name, create } of POLICIES) {
           lifecycles: 1500,
           checkEvery: 7,
           create,
-          limit: name === 'weir' ? 4 : Infinity,
+          limit: name === 'simple' ? 4 : Infinity,
         })
       const first = run(1)
       t.equal(
