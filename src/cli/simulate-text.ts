@@ -1,6 +1,7 @@
 /** A simulated run as text for people. */
 import type { Figures } from '../sim/tally.js'
 import type { Cell } from './simulate.js'
+import type { Curve, CurvePoint } from './simulate-curve.js'
 
 const percent = (share: number | undefined): string =>
   share === undefined ? '-' : `${(share * 100).toFixed(1)} %`
@@ -43,4 +44,62 @@ function row(name: string, figures: Figures, idle: number | undefined): string {
     ms(figures.tpot_p50_ms),
     percent(idle),
   ])
+}
+
+/** The curve of a config, and what follows from it. */
+export function curveText(curve: Curve): string {
+  const tried = curve.needed === null ? [] : curve.points.filter(point => !curve.loads.includes(point))
+  const rows = curve.points.filter(point => !tried.includes(point)).map(pointText)
+  return `${curve.config}: ${curve.policy} before simulated ${curve.engine} engines; load 1 is ${curve.load_is}
+
+${pointHead}
+${rows.join('\n')}
+
+${breakText(curve)}
+${neededText(curve, tried)}${scaledText(curve)}`
+}
+
+const POINT = [8, 10, 12, 14, 9, 9, 22]
+const pointLine = (cells: readonly string[]): string =>
+  cells.map((cell, at) => cell.padStart(POINT[at] ?? 0)).join('')
+const pointHead = pointLine(['load', 'replicas', 'offered/s', 'goodput/s', 'good', 'shed', 'what breaks'])
+
+function pointText(point: CurvePoint): string {
+  return pointLine([
+    String(point.load),
+    String(point.replicas),
+    point.offered_rps.toFixed(1),
+    point.goodput_rps.toFixed(1),
+    percent(point.good_share),
+    percent(point.shed_share),
+    point.broke ?? 'nothing',
+  ])
+}
+
+function breakText({ loads }: Curve): string {
+  const first = loads.find(point => !point.holds)
+  const last = loads.filter(point => point.holds).at(-1)
+  if (first === undefined) return `The promise holds at every load up to ${last?.load}.`
+  const held = last === undefined ? 'at no load' : `up to load ${last.load}`
+  return `The promise holds ${held}; at ${first.load} it breaks first by ${first.broke}.`
+}
+
+function neededText({ needed, pool }: Curve, tried: readonly CurvePoint[]): string {
+  if (needed === null) return ''
+  const [from, to] = needed.tried
+  const runs = tried
+    .toSorted((a, b) => a.replicas - b.replicas)
+    .map(point => `${point.replicas}: ${percent(point.good_share)}${point.holds ? '' : ` (${point.broke})`}`)
+  const answer =
+    needed.replicas === null
+      ? `Not even ${to} replicas of ${pool} hold the promise at load ${needed.load}.`
+      : `${needed.replicas} ${needed.replicas === 1 ? 'replica of' : 'replicas of'} ${pool} ${needed.replicas === 1 ? 'holds' : 'hold'} the promise at load ${needed.load} (${from} to ${to} were looked at).`
+  return `${answer}\n  good by replicas: ${runs.join(', ')}\n`
+}
+
+function scaledText({ autoscaled: scaled }: Curve): string {
+  if (scaled === null) return ''
+  const { gpu_hours: hours, least_replicas: least, most_replicas: most, flaps } = scaled
+  return `With the autoscaler over ${scaled.hours.toFixed(2)} h of the trace: ${hours.toFixed(2)} GPU-hours, ${least} to ${most} replicas, ${percent(scaled.good_share)} good, ${flaps} flaps.
+`
 }

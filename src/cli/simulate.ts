@@ -1,18 +1,29 @@
 /** `weir simulate`: any policy over a simulated fleet in virtual time. */
+import { writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { POLICIES, policyNamed } from '../baselines/named.js'
 import { nearest } from '../config/error.js'
 import { TraceError } from '../load/trace.js'
 import { type CellResult, runCell, Stage } from '../sim/cell.js'
 import type { Command, Io } from './command.js'
-import { bad, number, UsageError } from './flags.js'
+import { bad, number, reason, UsageError } from './flags.js'
+import { curveOf } from './simulate-curve.js'
+import { curvePicture } from './simulate-picture.js'
+import { readPlan } from './simulate-plan.js'
 import { readScenario, readTraces } from './simulate-scenario.js'
-import { cellText } from './simulate-text.js'
+import { cellText, curveText } from './simulate-text.js'
 
 const OPTIONS = {
   scenario: { type: 'string' },
+  config: { type: 'string', short: 'c' },
+  trace: { type: 'string' },
+  class: { type: 'string' },
+  engine: { type: 'string', default: 'llama3-8b' },
+  replicas: { type: 'string' },
+  rate: { type: 'string' },
+  out: { type: 'string' },
   policy: { type: 'string', default: 'weir' },
-  load: { type: 'string', default: '1' },
+  load: { type: 'string' },
   seed: { type: 'string', default: '1' },
   knob: { type: 'string', multiple: true, default: [] as string[] },
   json: { type: 'boolean', default: false },
@@ -20,14 +31,25 @@ const OPTIONS = {
 
 const HELP = `weir simulate: what would a policy do? Any policy over a simulated fleet, in virtual time, no GPU
 
-usage: weir simulate --scenario FILE [options]
+usage: weir simulate (-c FILE | --scenario FILE) [options]
+
+  -c FILE           your config: how goodput goes with load, what breaks first, and how many replicas hold the promise
+  --trace FILE      requests in place of the classes' workloads, at their own times; load 1 is then the trace's rate
+  --class NAME      whose requests the trace holds (default: the first that such requests are for)
+  --rate 12         requests/s at load 1, in place of the trace's, or of what the configured fleet could serve
+  --engine NAME     what a replica costs (default llama3-8b, an H100): measured engines by name
+  --replicas A..B   of the pool that serves the class: finds the fewest that hold the promise, and the GPU-hours of the
+                    autoscaler between the two over the trace; one number: so many
+  --out FILE        writes the picture of the curve, as SVG
 
   --scenario FILE   fleet, traces or arrivals, mix, promises, faults and length, as YAML or JSON; see bench/scenarios/
-  --load 1          a multiple of what the fleet could serve at the promised pace; several with commas: 0.5,1,2
+  --load 0.5,1,2    of a scenario: multiples of what the fleet could serve at the promised pace (default 1); of a
+                    config: of what load 1 is there (default 0.5,0.7,0.85,1,1.2,1.5)
   --policy NAME     ${POLICIES.map(({ name }) => name).join(', ')}
   --knob NAME=VALUE a number that the policy is tuned by; may be given again
   --seed N          of arrivals, ties and jitter (default 1): the same seed gives the same result
-  --json            one JSON object of one load: offered, good, good_share, admitted_attainment, shed_share, …, and the
+  --json            of a config one object with points, needed and autoscaled;
+                    of a scenario one JSON object of one load: offered, good, good_share, admitted_attainment, shed_share, …, and the
                     same by class; of several loads an object with a list of them, cells
 
 A request is good when it met its class's promise; good_share is good / offered, and what was shed is offered too.
@@ -35,13 +57,19 @@ A request is good when it met its class's promise; good_share is good / offered,
 Exit codes: 0 done, 2 wrong use.
 
 example:
+  weir simulate -c config/weir.yaml --trace bench/data/azure2023-conv.csv.gz --replicas 1..6 --out curve.svg
   weir simulate --scenario bench/scenarios/chat-agents20-8b.yaml --load 1.5 --policy least-outstanding
 `
 
 async function run(args: readonly string[], io: Io): Promise<number> {
   const { values } = parseArgs({ args: [...args], options: OPTIONS, allowPositionals: false })
   try {
-    return await simulateScenario(values, io)
+    if ((values.scenario === undefined) === (values.config === undefined)) {
+      throw new UsageError('give either -c, your config, or --scenario, a scenario file')
+    }
+    return values.config === undefined
+      ? await simulateScenario(values, io)
+      : await simulateConfig(values, values.config, io)
   } catch (error) {
     if (!(error instanceof UsageError || error instanceof TraceError)) throw error
     io.err(`weir simulate: ${error.message}\nweir simulate --help says what it takes\n`)
@@ -62,7 +90,7 @@ async function simulateScenario(values: Values, io: Io): Promise<number> {
     )
   }
   const create = policyOf(values.policy, values.knob)
-  const loads = values.load.split(',').map(text => number('load', text))
+  const loads = loadsOf(values.load ?? '1')
   const seed = number('seed', values.seed, true)
   const scenario = await readScenario(file)
   const stage = stageOf(file, scenario, await readTraces(scenario, file))
@@ -74,6 +102,28 @@ async function simulateScenario(values: Values, io: Io): Promise<number> {
   const [only] = cells
   if (!values.json) io.out(cells.map(cell => cellText(cell)).join('\n'))
   else io.out(`${JSON.stringify(cells.length === 1 ? only : { cells }, asJson)}\n`)
+  return 0
+}
+
+const loadsOf = (text: string): number[] => text.split(',').map(one => number('load', one))
+
+async function simulateConfig(values: Values, config: string, io: Io): Promise<number> {
+  const create = policyOf(values.policy, values.knob)
+  const loads = loadsOf(values.load ?? '0.5,0.7,0.85,1,1.2,1.5').sort((a, b) => a - b)
+  const seed = number('seed', values.seed, true)
+  const plan = await readPlan({ ...values, config }, io.env)
+  const show = (text: string): void => {
+    if (!values.json) io.err(`simulating ${text}\n`)
+  }
+  const curve = curveOf(plan, { create, policy: values.policy, loads, seed }, show)
+  if (values.out !== undefined) {
+    try {
+      writeFileSync(values.out, curvePicture(curve))
+    } catch (error) {
+      throw new UsageError(`${values.out} cannot be written: ${reason(error)}`)
+    }
+  }
+  io.out(values.json ? `${JSON.stringify(curve, asJson)}\n` : curveText(curve))
   return 0
 }
 

@@ -227,7 +227,7 @@ function logTicks(values: readonly number[]): number[] {
   return ticks.slice(Math.max(0, from), to + 1)
 }
 
-function linearTicks(values: readonly number[]): number[] {
+export function linearTicks(values: readonly number[]): number[] {
   const high = Math.max(...values, 1)
   const rough = high / 4
   const power = 10 ** Math.floor(Math.log10(rough))
@@ -254,7 +254,12 @@ interface TextStyle {
   readonly anchor?: 'middle' | 'end'
 }
 
-function text(x: number, y: number, words: string, { size, weight, color, anchor }: TextStyle = {}): string {
+export function text(
+  x: number,
+  y: number,
+  words: string,
+  { size, weight, color, anchor }: TextStyle = {},
+): string {
   const style = [
     size === undefined ? '' : ` font-size="${size}"`,
     weight === undefined ? '' : ` font-weight="${weight}"`,
@@ -264,7 +269,7 @@ function text(x: number, y: number, words: string, { size, weight, color, anchor
   return `<text x="${px(x)}" y="${px(y)}"${style.join('')}>${escaped(words)}</text>`
 }
 
-const px = (value: number): string => String(Math.round(value * 10) / 10)
+export const px = (value: number): string => String(Math.round(value * 10) / 10)
 
-const escaped = (words: string): string =>
+export const escaped = (words: string): string =>
   words.replace(/[&<>"]/g, sign => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign] ?? sign)
