@@ -4,7 +4,7 @@ import type { Stage } from '../../src/sim/cell.js'
 import { Fleet } from '../../src/sim/fleet.js'
 import { type Arrival, Job } from '../../src/sim/job.js'
 import { Mix } from '../../src/sim/mix.js'
-import { classesOf, MODEL, policySpecOf } from '../../src/sim/scenario.js'
+import { classesOf, policySpecOf } from '../../src/sim/scenario.js'
 import { type Ms, type Rng, seededRng } from '../../src/time.js'
 import type { Problem } from './bounds-problem.js'
 
@@ -108,7 +108,7 @@ export function goodUnder(
     replicas: Array.from({ length: problem.replicas }, () => problem.profile),
     policy: create(policySpecOf(scenario), seededRng(seed)),
     classes: classesOf(scenario),
-    model: MODEL,
+    models: stage.models,
     traffic: { next: () => arrivals[taken++] },
     ended: ({ arrival, good: isGood }) => {
       if (isGood && arrival.at >= startMs) good[arrival.cls] = (good[arrival.cls] as number) + 1

@@ -2,7 +2,7 @@
  * What could be reached on one list of requests: two upper bounds, a clairvoyant's plan, and policies beside them.
  *
  *   node --import @tapjs/typescript/import bench/fleet/bounds.ts --scenario bench/scenarios/chat-agents20-8b.yaml
- *     [--load 1] [--seed 1] [--requests 2000] [--policy NAME]... [--no-long] [--json]
+ *     [--load 1] [--seed 1] [--requests 2000] [--replicas N] [--policy NAME]... [--no-long] [--json]
  */
 import { parseArgs } from 'node:util'
 import { policyNamed } from '../../src/baselines/named.js'
@@ -50,12 +50,16 @@ interface Asked {
   readonly load: number
   readonly seed: number
   readonly requests: number
+  /** Instead of as many as the scenario has. */
+  readonly replicas: number | undefined
   readonly policies: readonly { readonly name: string; readonly knobs: Readonly<Record<string, number>> }[]
   readonly long: boolean
 }
 
 async function boundsOf(asked: Asked): Promise<Bounds> {
-  const scenario = await readScenario(asked.scenario)
+  const read = await readScenario(asked.scenario)
+  const replicas = read.replicas.map(one => ({ ...one, count: asked.replicas ?? one.count }))
+  const scenario = { ...read, replicas }
   const stage = new Stage(scenario, await readTraces(scenario, asked.scenario))
   const problem = listOf(stage, asked.load, asked.seed, asked.requests)
   const { jobs, classes } = problem
@@ -138,6 +142,7 @@ const { values } = parseArgs({
     load: { type: 'string', default: '1' },
     seed: { type: 'string', default: '1' },
     requests: { type: 'string', default: '2000' },
+    replicas: { type: 'string' },
     policy: { type: 'string', multiple: true, default: [] },
     long: { type: 'boolean', default: true },
     json: { type: 'boolean', default: false },
@@ -149,6 +154,7 @@ const bounds = await boundsOf({
   load: Number(values.load),
   seed: Number(values.seed),
   requests: Number(values.requests),
+  replicas: values.replicas === undefined ? undefined : Number(values.replicas),
   policies: values.policy.map(policyAsked),
   long: values.long,
 })
