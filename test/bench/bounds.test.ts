@@ -206,13 +206,12 @@ t.test('what not even an idle replica serves in time is in no bound', async t =>
 
 t.test('no policy and no plan exceeds U2, U2 not U1, and no policy the clairvoyant', async t => {
   const stage = new Stage(scenarioOf(2), new Map())
-  const names = ['round-robin', 'least-outstanding', 'static-cap', 'two-caps', 'self-only', 'weir']
+  const names = ['least-outstanding', 'two-caps', 'self-only', 'weir']
   for (const [load, seed] of [
-    [0.8, 1],
-    [1.5, 2],
+    [1.2, 2],
     [3, 3],
   ] as const) {
-    const problem = listOf(stage, load, seed, 300)
+    const problem = listOf(stage, load, seed, 250)
     const u1 = await fluidBound(problem)
     const u2 = await tightBound(problem)
     const u3 = clairvoyant(problem, seed)
