@@ -226,9 +226,11 @@ export function noiseOf(runs: readonly Run[], alone: boolean): Noise {
   const directUs = median(direct.map(run => run.result.event_us.p99))
   if (directUs > DIRECT_P99_MAX_US)
     latency.push(`without a proxy p99 of an event is ${directUs.toFixed(0)} us`)
-  const busy = median(runs.map(run => run.result.load_cpu_share))
+  // A ramp ends where the generators give up, by design.
+  const level = runs.filter(run => run.result.series === undefined)
+  const busy = median(level.map(run => run.result.load_cpu_share))
   if (busy > CLIENT_BUSY_MAX) latency.push(`the client used ${(busy * 100).toFixed(0)} % of its core`)
-  const late = median(runs.map(run => run.lateUs))
+  const late = median(level.map(run => run.lateUs))
   if (late > LATE_MAX_US) latency.push(`the upstream wrote its events ${late.toFixed(0)} us late (p99)`)
   if (!alone) latency.push('other jobs are running, and no real-time priority may be set')
   return { cost, latency: [...cost, ...latency] }
