@@ -95,19 +95,19 @@ export function weigh(
                 cost.floorMs * Math.ceil(waitingTokens / budget),
             ),
         )
-  // Those who wait for the next batch share it with the newcomer, as far as its budget goes.
+  // Prompts that wait are computed in chunks, in order; those in the last one share it with the newcomer's beginning.
   const ahead = now + cost.netMs <= load.prefillFrom
-  const shared =
-    load.waiting === 0
-      ? 0
-      : Math.min(fresh, Math.max(0, budget - streams - (ahead ? waitingTokens : load.lateTokens)))
+  const chunk = Math.max(1, budget - streams)
+  const inLast = load.waiting === 0 ? 0 : (ahead ? waitingTokens : load.lateTokens) % chunk
+  const shared = inLast === 0 ? 0 : Math.min(fresh, chunk - inLast)
   others.before = before
   others.after = after
   others.queued = queued
   others.delay = delay
   others.shared = (delay * shared) / fresh
-  others.batchFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
-  others.batchEnd = now + Math.max(0, ttft - delay)
+  others.lateFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
+  others.lastEnd = now + Math.max(0, ttft - delay)
+  others.lastFrom = others.lastEnd - (delay * inLast) / fresh - before
   const late = spread.ttftMs + spread.ttftShare * ttft
   const jolt = load.jolt(now)
   let good = 0
@@ -138,10 +138,14 @@ const others = {
   /** Prefill that stalls those who decode: what waits now, and the newcomer's. */
   queued: 0,
   delay: 0,
-  /** Part of the newcomer's that comes in the batch of those sent after `batchFrom`, which would end at `batchEnd`. */
+  /**
+   * Part of the newcomer's that comes in the last chunk of those who wait. It would last from `lastFrom` to `lastEnd`, and
+   * has those in it that were sent after `lateFrom` and have their first token in that time.
+   */
   shared: 0,
-  batchFrom: 0,
-  batchEnd: 0,
+  lateFrom: 0,
+  lastFrom: 0,
+  lastEnd: 0,
   growth: 0,
 }
 
@@ -169,10 +173,11 @@ function lost(
     let inTime = 1
     let inTimeStill = 1
     if (begun[i] === 0) {
-      const shares = shared > 0 && (sentAt[i] as number) > change.batchFrom
-      const first = Math.max(now, shares ? change.batchEnd : (firstAt[i] as number))
+      const shares =
+        shared > 0 && (sentAt[i] as number) > change.lateFrom && (firstAt[i] as number) > change.lastFrom
+      const first = Math.max(now, shares ? change.lastEnd : (firstAt[i] as number))
       wait = first - now
-      queued = Math.min(queued, Math.max(0, change.batchEnd - first))
+      queued = Math.min(queued, Math.max(0, change.lastEnd - first))
       if (shares && each > 0) {
         stall -= shared
         const sigma = spread.ttftMs + spread.ttftShare * wait
