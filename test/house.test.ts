@@ -274,13 +274,13 @@ async function weir(...args: string[]) {
 
 t.test('the program answers to its name', async t => {
   t.same(await weir('--version'), { code: 0, out: `${json('package.json').version}\n`, err: '' })
-  t.same(await weir('simulate', '-c', 'x'), { code: 2, out: '', err: 'weir simulate is not built yet\n' })
+  t.same(await weir('doctor', '-c', 'x'), { code: 2, out: '', err: 'weir doctor is not built yet\n' })
   t.equal((await weir('serv')).err, 'weir: no command "serv"; did you mean serve?\n')
   t.equal((await weir('chekc')).err, 'weir: no command "chekc"; did you mean check?\n')
   t.same(await weir('frobnicate'), {
     code: 2,
     out: '',
-    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, rules, sweep, report, replay\n',
+    err: 'weir: no command "frobnicate"; the commands are demo, serve, explain, check, rules, sweep, simulate, report, replay\n',
   })
   const overview = await weir('--help')
   t.equal(overview.code, 0)

@@ -11,9 +11,9 @@ const COMMANDS: ReadonlyMap<string, () => Promise<Command>> = new Map([
   ['check', async () => (await import('./check.js')).check],
   ['rules', async () => (await import('./rules.js')).rules],
   ['sweep', async () => (await import('./sweep.js')).sweep],
+  ['simulate', async () => (await import('./simulate.js')).simulate],
   ['report', async () => (await import('./report.js')).report],
   ['replay', async () => (await import('./replay.js')).replay],
-  ['simulate', async () => (await import('./simulate.js')).simulate],
 ])
 
 const NOT_BUILT: ReadonlySet<string> = new Set(['doctor', 'init', 'import', 'top'])
