@@ -19,9 +19,9 @@ const bound = Number(flags.bound)
 /** W1 with shorter streams and a shorter window. Streams still open at its end are not judged. */
 const SHORT: Workload = {
   what: '200 streams x 50 tok/s',
-  upstream: '--tokens 80 --tpot-ms 20 --ttft-ms 50'.split(' '),
-  warmup: '--concurrency 200 --duration 3 --ramp 0.2 --drain 0'.split(' '),
-  load: '--concurrency 200 --duration 4 --warmup 1.2 --ramp 1 --drain 0'.split(' '),
+  upstream: '--tokens 150 --tpot-ms 20 --ttft-ms 50'.split(' '),
+  warmup: '--concurrency 200 --duration 2.5 --ramp 0.2 --drain 0'.split(' '),
+  load: '--concurrency 200 --duration 3.8 --warmup 1.2 --ramp 0.5 --drain 0'.split(' '),
   contenders: [],
   seconds: 8,
 }
