@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { showProblems } from '../../src/config/error.js'
 import { load } from '../../src/config/load.js'
-import type { SweepFile } from '../../src/config/sweep-file.js'
+import { point, SWEEP } from '../fixtures/sweep.js'
 
 const CONFIG = `classes:
   chat:
@@ -20,59 +20,6 @@ pools:
     replicas: [http://10.0.0.1:8000]
     sweep: sweeps/main.json
 `
-
-const point = (concurrency: number, e2eMs: number, rate: number): SweepFile['points'][number] => ({
-  concurrency,
-  requests: 1000,
-  failed: 0,
-  span_s: 1000 / rate,
-  ttft_ms: { p50: 80, p90: 400, promised: 400 },
-  tpot_ms: { p50: 10, p90: 14, promised: 14 },
-  e2e_ms: { p50: e2eMs, p90: e2eMs, promised: e2eMs, mean: e2eMs },
-  requests_per_s: rate,
-  input_tok_s: 1000 * rate,
-  output_tok_s: 200 * rate,
-  goodput_tok_s: 190 * rate,
-  good_share: 0.95,
-  met_share: { ttft: 0.95, tpot: 1, joint: 0.95 },
-  holds: true,
-  decided: true,
-  decided_after_s: null,
-})
-
-const SWEEP: SweepFile = {
-  weir_sweep: 1,
-  name: 'main',
-  complete: true,
-  date: '2026-01-01T00:00:00.000Z',
-  weir: { version: '0.1.0', commit: null },
-  engine: { name: 'vllm', version: '0.20.1', simulated: false },
-  hardware: '1 x H100',
-  gpus: 1,
-  target: 'http://10.0.0.1:8000',
-  class: 'chat',
-  slo: { percentile: 90, mode: 'clause', ttft_ms: 500, tpot_ms: 40 },
-  workload: {
-    source: 'class chat',
-    model: 'small',
-    precision: null,
-    input_tokens: { p50: 1000, p90: 2700 },
-    output_tokens: { p50: 130, p90: 420 },
-    cache_hit: 0,
-  },
-  method: {},
-  points: [point(8, 4000, 2), point(12, 5000, 2.4)],
-  rejected: [],
-  knee: 12,
-  knee_interpolated: null,
-  binding: 'ttft',
-  budget_tok_s_per_gpu: 456,
-  steady: { low: 8, high: 10 },
-  scale_out_at: 319.2,
-  not_capacity: [],
-  conclusion: 'capacity is 456 tok/s per GPU at concurrency 12',
-  warnings: [],
-}
 
 /** Loads the config beside a sweep file of this text. */
 function loaded(t: Test, sweep: string | object | undefined, config = CONFIG) {

@@ -72,7 +72,7 @@ function play(o: {
     replicas: Array.from({ length: o.replicas }, () => profileNamed('qwen3-32b')),
     policy: witnessed(policy, outlook),
     classes: spec.classes,
-    model: 'm',
+    models: ['m'],
     traffic: { next },
     noise: { sigma: 0.02, rng: seededRng(3) },
     ended: (_, { verdict }) => {
