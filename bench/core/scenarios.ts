@@ -84,6 +84,10 @@ function scenario(
 
 export const SCENARIOS: readonly Scenario[] = [
   scenario('chat8', 'llama3-8b', [chat(CONV, 'recorded')]),
+  scenario('burst8', 'llama3-8b', [chat(CONV, 'poisson')], {
+    rate: { kind: 'burst', atMs: 90_000, forMs: 30_000, factor: 3 },
+    lengthMs: 90_000,
+  }),
   scenario('chat32', 'qwen3-32b', [chat(CONV, 'recorded')]),
   scenario('chat70', 'llama2-70b', [chat(CONV, 'recorded', 1000, 80)]),
   scenario('code8', 'llama3-8b', [chat(CODE, 'poisson')]),

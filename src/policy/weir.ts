@@ -31,7 +31,7 @@ export const DEFAULTS = {
   /** Least gain of a request that does not wait, in units of its group's weight: below it the room is worth more to the next. */
   theta: 0.15,
   /** The same of one that may wait. */
-  waitingTheta: 0.3,
+  waitingTheta: 0.8,
   /** 0: most good requests. 1: equal service to all prompt sizes and waiting classes. */
   fairness: 0.65,
   /** Share of chat's TTFT that prefill of those who may wait may take on one replica. */

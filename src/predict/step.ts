@@ -88,8 +88,8 @@ export const PAIRS = 5
 export const NET = 6
 export const COLUMNS = 7
 
-/** Source: algorithms 6.3; vLLM's `max_num_batched_tokens` on GPUs below 70 GiB. */
-const BUDGET = 2048
+/** vLLM's `max_num_batched_tokens` on GPUs of 70 GiB and more: those who wait together share a step, unless shown otherwise. */
+const BUDGET = 8192
 const BUDGET_NEWEST = 0.2
 /** Weight of what was learned, after one more row: memory of about 1,000 rows. Source: algorithms 6.3. */
 const FORGETTING = 0.999

@@ -104,7 +104,7 @@ export function weigh(
   others.after = after
   others.queued = queued
   others.delay = delay
-  others.shared = (delay * shared) / fresh
+  others.shared = pace * (cost.perPrefillMs * shared + (cost.perPairMs * pairs * shared) / fresh)
   others.lateFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
   others.lastEnd = now + Math.max(0, ttft - delay)
   others.lastFrom = others.lastEnd - (delay * inLast) / fresh - before
