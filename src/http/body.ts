@@ -133,18 +133,17 @@ export function setMember(body: BodyFacts, name: string, value: string | number)
 /**
  * Applies edits to a body; bytes outside their spans stay as they are.
  * @param edits  must not overlap
- * @returns the same buffer when there are none
+ * @returns the new body in pieces, parts of `bytes` among them: a large one is not copied
  */
-export function splice(bytes: Buffer, edits: readonly Edit[]): Buffer {
-  if (edits.length === 0) return bytes
+export function splice(bytes: Uint8Array, edits: readonly Edit[]): Uint8Array[] {
   const pieces: Uint8Array[] = []
   let at = 0
-  for (const { span, text } of [...edits].sort((a, b) => a.span.start - b.span.start)) {
+  for (const { span, text } of edits.toSorted((a, b) => a.span.start - b.span.start)) {
     pieces.push(bytes.subarray(at, span.start), Buffer.from(text))
     at = span.end
   }
   pieces.push(bytes.subarray(at))
-  return Buffer.concat(pieces)
+  return pieces
 }
 
 const ASK = '"include_usage":true'

@@ -2,6 +2,7 @@
 import type { ServerResponse } from 'node:http'
 import type { StreamShape } from '../sse/marks.js'
 import { type Answer, bodyOf, eventOf, headersOf, statusOf } from './answers.js'
+import { BodyWriter } from './body-writer.js'
 import { onceClosed } from './closed.js'
 
 /** Bytes held before the commit, at most: role deltas and comments, not answers. */
@@ -12,15 +13,18 @@ export class Downstream {
   committed = false
   heldBytes = 0
   private held: Uint8Array[] = []
+  private writer: BodyWriter | undefined
 
   /**
+   * @param directly  see `BodyWriter`
    * @param onDrain  a write had returned false, and the client has caught up
    * @param onClose  the answer is out; or, where `left`, the client closed its connection before it was
    */
   constructor(
     private readonly response: ServerResponse,
     private readonly shape: StreamShape,
-    onDrain: () => void,
+    private readonly directly: boolean,
+    private readonly onDrain: () => void,
     onClose: (left: boolean) => void,
   ) {
     response.on('drain', onDrain)
@@ -29,10 +33,10 @@ export class Downstream {
     response.on('error', () => undefined)
   }
 
-  /** Keeps slices back for the commit. */
+  /** Keeps slices back for the commit: copies, since they are the caller's again afterwards. */
   hold(slices: readonly Uint8Array[]): void {
     for (const slice of slices) {
-      this.held.push(slice)
+      this.held.push(Buffer.from(slice))
       this.heldBytes += slice.length
     }
   }
@@ -43,27 +47,28 @@ export class Downstream {
     this.heldBytes = 0
   }
 
-  /** Sends the head, then all that is held. @returns as `write` */
+  /** Sends the head, then all that is held. @returns as `writeAll` */
   commit(status: number, headers: readonly string[]): boolean {
     this.committed = true
     this.response.writeHead(status, headers as string[])
     const { held } = this
     this.drop()
-    if (held.length > 0) return this.writeAll(held)
-    this.response.flushHeaders()
-    return true
+    let flows = true
+    if (held.length > 0) {
+      // With the head before it, in one write.
+      flows = this.response.write(held.length === 1 ? held[0] : Buffer.concat(held))
+    } else this.response.flushHeaders()
+    this.writer = new BodyWriter(this.response, this.directly, this.onDrain)
+    return flows
   }
 
-  /** @returns false when the client reads more slowly than this: pause until `onDrain` */
+  /**
+   * After the commit.
+   * @param slices  the caller's again afterwards
+   * @returns false when the client reads more slowly than this: pause until `onDrain`
+   */
   writeAll(slices: readonly Uint8Array[]): boolean {
-    const { response } = this
-    if (slices.length === 1) return response.write(slices[0])
-    if (slices.length > 1) {
-      response.cork()
-      for (const slice of slices) response.write(slice)
-      response.uncork()
-    }
-    return !response.writableNeedDrain
+    return this.writer?.write(slices) ?? true
   }
 
   /** A comment, only where nothing of an event is outstanding. */

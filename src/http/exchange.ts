@@ -38,6 +38,8 @@ export interface ExchangeContext {
   readonly warn: (fields: object, message: string) => void
   /** Told when a dead reused socket made the relay repeat a request. */
   readonly repeated: (replica: ReplicaId) => void
+  /** Write answers to the descriptor of a client's socket where that is safe: see `BodyWriter`. */
+  readonly directWrite: boolean
   /** Between comments of Weir's own on a stream that committed before its first output. */
   readonly commentEveryMs: Ms
 }
@@ -110,6 +112,7 @@ export class Exchange implements Outlet, Timed {
     this.down = new Downstream(
       inbound.response,
       inbound.shape,
+      context.directWrite,
       () => this.attempt?.drained(),
       left => this.closed(left),
     )

@@ -98,7 +98,7 @@ export class Forward implements AnswerHandler, Timed {
         method,
         path: this.path,
         headers,
-        body: Buffer.isBuffer(request.body) ? request.body : method === 'POST' ? NO_BODY : undefined,
+        body: Buffer.isBuffer(request.body) ? [request.body] : method === 'POST' ? NO_BODY : undefined,
         // An upload that is done twice leaves two files.
         repeatable: method !== 'POST' || !this.path.startsWith('/v1/files'),
       },
@@ -143,7 +143,7 @@ export class Forward implements AnswerHandler, Timed {
 
   data(chunk: Buffer): boolean {
     this.heard()
-    return this.phase.at !== 'body' || this.phase.body.push(chunk)
+    return this.phase.at !== 'body' || this.phase.body.push(Buffer.from(chunk))
   }
 
   end(): void {
@@ -251,7 +251,7 @@ export class Forward implements AnswerHandler, Timed {
   }
 }
 
-const NO_BODY = Buffer.alloc(0)
+const NO_BODY: readonly Uint8Array[] = []
 
 /** A flat list as an object; a name that stands in it twice has a list of values. */
 function grouped(flat: readonly string[]): Record<string, string | string[]> {

@@ -16,7 +16,7 @@ export class JsonAnswer {
 
   push(chunk: Uint8Array): void {
     this.length += chunk.length
-    if (this.length <= this.limit) this.chunks.push(chunk)
+    if (this.length <= this.limit) this.chunks.push(Buffer.from(chunk))
     else this.chunks = []
   }
 

@@ -10,7 +10,7 @@ export class LateRefusal {
 
   push(chunk: Uint8Array): void {
     this.length += chunk.length
-    if (this.length <= HOLD_LIMIT) this.chunks.push(chunk)
+    if (this.length <= HOLD_LIMIT) this.chunks.push(Buffer.from(chunk))
   }
 
   /** The upstream's own words as an event; undefined where they are no error in the shape that clients read. */

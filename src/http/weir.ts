@@ -17,6 +17,7 @@ import type { Reading } from '../slo/reading.js'
 import { readSavedBook } from '../slo/saved-book.js'
 import type { Clock, Ms } from '../time.js'
 import type { Endpoint } from '../upstream/call.js'
+import { netRelay } from '../upstream/net-relay.js'
 import { modelsOf } from '../upstream/probe.js'
 import { undiciRelay } from '../upstream/undici-relay.js'
 import type { ExchangeContext } from './exchange.js'
@@ -40,6 +41,10 @@ export interface WeirOptions {
   readonly reload?: () => Promise<ReloadResult>
   /** Between comments on a silent stream that has its head; 15 s unless given. */
   readonly commentEveryMs?: Ms
+  /** Speak to plain-HTTP replicas by `netRelay`; by undici unless given. */
+  readonly fastRelay?: boolean
+  /** Write to the descriptors of clients' sockets where that is safe; no unless given. */
+  readonly directWrite?: boolean
 }
 
 /** A quarter of the 60 s of silence at which common load balancers cut. */
@@ -92,7 +97,8 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
   )
   const requests = new RequestLog(log, config, recorder, book, clock)
   const driver = new Driver(policy, clock, decision => requests.news(decision))
-  const relay = undiciRelay(endpointsOf(config), config.limits.headers)
+  const relayOf = options.fastRelay === true ? netRelay : undiciRelay
+  const relay = relayOf(endpointsOf(config), config.limits.headers)
   const models = new ModelList(config, pool => askPool(context.config, pool), clock)
   let draining = false
 
@@ -111,6 +117,7 @@ export async function startWeir(options: WeirOptions): Promise<Weir> {
     rerouted: (pool, failure) => requests.rerouted(pool, failure),
     warn: (fields, message) => log.warn(fields, message),
     repeated: replica => requests.repeated(replica),
+    directWrite: options.directWrite ?? false,
     commentEveryMs: options.commentEveryMs ?? COMMENT_EVERY_MS,
   }
   const server = dataServer({

@@ -20,7 +20,8 @@ export interface CallRequest {
   readonly path: string
   /** Names and values, flat. Framing and host are the relay's. */
   readonly headers: readonly string[]
-  readonly body: Buffer | undefined
+  /** In pieces that follow each other; undefined: none. They must stay as they are until the call is over. */
+  readonly body: readonly Uint8Array[] | undefined
   /** May be sent again on a fresh socket when a reused one turns out dead before an answer byte. */
   readonly repeatable: boolean
 }
@@ -45,7 +46,7 @@ export interface CallFailure {
 export interface AnswerHandler {
   /** @param headers  names and values, flat, as they came; of a compressed body, as its plain form is */
   head(status: number, headers: readonly string[]): void
-  /** The chunk is the handler's to keep. Returns false to pause until `Call.resume`. */
+  /** The chunk's bytes are true only until this returns: what is kept is copied. Returns false to pause until `Call.resume`. */
   data(chunk: Buffer): boolean
   end(): void
   broke(failure: CallFailure): void

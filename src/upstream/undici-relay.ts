@@ -4,7 +4,8 @@ import type { Socket } from 'node:net'
 import { buildConnector, Client, type Dispatcher, Pool } from 'undici'
 import type { Ms } from '../time.js'
 import type { AnswerHandler, Call, CallFailure, CallRequest, Endpoint, Relay } from './call.js'
-import { canUnpack, type Encoding, Unpacker } from './unpacker.js'
+import { PlainAnswer, plainly } from './plain-answer.js'
+import { KEEP_ALIVE_MAX_MS, KEEP_ALIVE_MS } from './replica-connections.js'
 
 /** undici's own header and body clocks would cut healthy streams: all clocks are the caller's. */
 const NO_CLOCKS = { headersTimeout: 0, bodyTimeout: 0 }
@@ -22,9 +23,6 @@ diagnostics.subscribe('undici:client:sendHeaders', message => {
   starting?.goesOutOn(socket)
   starting = undefined
 })
-
-/** Below the 5 s after which uvicorn (vLLM, SGLang) closes idle connections. */
-const KEEP_ALIVE_MS = 4000
 
 interface Target {
   readonly endpoint: Endpoint
@@ -70,7 +68,7 @@ function targetOf(endpoint: Endpoint, headLimit: number): Target {
     maxHeaderSize: headLimit,
     pipelining: 1,
     keepAliveTimeout: KEEP_ALIVE_MS,
-    keepAliveMaxTimeout: 60_000,
+    keepAliveMaxTimeout: KEEP_ALIVE_MAX_MS,
     connect: markingConnector(endpoint.connectMs),
   }
   return { endpoint, options, pool: new Pool(endpoint.origin, { ...options, connections: null }) }
@@ -102,8 +100,8 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   private answered = false
   private within = false
   private fresh: Client | undefined
-  /** Of a body that came compressed. */
-  private unpacker: Unpacker | undefined
+  /** Who takes the answer: the handler, or what unpacks it for the handler. */
+  private taker: AnswerHandler | PlainAnswer
   /** While the request is on it. */
   private socket: Socket | undefined
 
@@ -112,6 +110,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     private readonly request: CallRequest,
     private readonly handler: AnswerHandler,
   ) {
+    this.taker = handler
     this.dispatch(target.pool)
   }
 
@@ -121,7 +120,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     // After an abort by its controller undici connects anew, for nobody: with some engines that takes a worker.
     if (this.socket === undefined) this.controller?.abort(new Error('aborted'))
     else this.socket.destroy(new Error('aborted'))
-    this.unpacker?.destroy()
+    if (this.taker instanceof PlainAnswer) this.taker.stop()
     this.ended()
   }
 
@@ -131,8 +130,13 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
   }
 
   resume(): void {
-    if (this.unpacker === undefined) this.controller?.resume()
-    else this.unpacker.resume()
+    if (this.taker instanceof PlainAnswer) this.taker.resume()
+    else this.flow()
+  }
+
+  /** Of `Source`. */
+  flow(): void {
+    this.controller?.resume()
   }
 
   private dispatch(dispatcher: Dispatcher): void {
@@ -144,7 +148,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
         method: request.method ?? 'POST',
         path: target.endpoint.basePath + request.path,
         headers: request.headers as string[],
-        body: request.body ?? null,
+        body: bodyOf(request),
       },
       this,
     )
@@ -168,26 +172,18 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     const headers: string[] = []
     if (Array.isArray(raw))
       for (const part of raw) headers.push(typeof part === 'string' ? part : part.toString('latin1'))
-    const encoding = encodingOf(headers)
-    if (encoding === undefined) this.handler.head(status, headers)
-    else if (canUnpack(encoding)) {
-      this.unpacker = this.unpacking(encoding, controller)
-      this.handler.head(status, plainHead(headers))
-    } else this.spoiled(`answered in ${encoding.slice(0, 20)}, which was not asked for`)
+    this.taker = plainly(status, headers, this.handler, this)
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.aborted) return
-    const flows = this.unpacker === undefined ? this.handler.data(chunk) : this.unpacker.push(chunk)
-    if (!flows) controller.pause()
+    if (!this.taker.data(chunk)) controller.pause()
   }
 
   onResponseEnd(): void {
     this.ended()
     this.controller = undefined
-    if (this.aborted) return
-    if (this.unpacker === undefined) this.handler.end()
-    else this.unpacker.end()
+    if (!this.aborted) this.taker.end()
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
@@ -213,33 +209,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
     }
     this.ended()
     this.controller = undefined
-    if (this.unpacker === undefined) this.broke(this.failureOf(error))
-    else this.unpacker.flushed(() => this.broke(this.failureOf(error)))
-  }
-
-  /** What came is of no use: its connection is closed. */
-  private spoiled(detail: string): void {
-    if (this.aborted) return
-    this.abort()
-    this.handler.broke({ kind: 'reset', detail })
-  }
-
-  private broke(failure: CallFailure): void {
-    if (this.aborted) return
-    this.aborted = true
-    this.unpacker?.destroy()
-    this.handler.broke(failure)
-  }
-
-  private unpacking(encoding: Encoding, controller: Dispatcher.DispatchController) {
-    return new Unpacker(encoding, {
-      data: chunk => this.aborted || this.handler.data(chunk),
-      end: () => {
-        if (!this.aborted) this.handler.end()
-      },
-      broke: error => this.spoiled(`its ${encoding} body cannot be unpacked: ${codeOf(error)}`),
-      drain: () => controller.resume(),
-    })
+    this.taker.broke(this.failureOf(error))
   }
 
   /** The pool's socket is its next request's from now on; one of its own is closed. */
@@ -267,23 +237,7 @@ class UndiciCall implements Call, Dispatcher.DispatchHandler {
 const codeOf = (error: Error): string =>
   'code' in error && typeof error.code === 'string' ? error.code : error.name
 
-/** The coding of a body that is not plain. */
-function encodingOf(headers: readonly string[]): string | undefined {
-  const found: string[] = []
-  for (let i = 0; i < headers.length; i += 2) {
-    if (headers[i]?.toLowerCase() === 'content-encoding') found.push(headers[i + 1] ?? '')
-  }
-  const encoding = found.join(',').trim().toLowerCase()
-  return encoding === '' || encoding === 'identity' ? undefined : encoding
-}
-
-/** Without what is true of the compressed body only. */
-function plainHead(headers: readonly string[]): string[] {
-  const plain: string[] = []
-  for (let i = 0; i < headers.length; i += 2) {
-    const name = headers[i] ?? ''
-    if (/^content-(encoding|length)$/i.test(name)) continue
-    plain.push(name, headers[i + 1] ?? '')
-  }
-  return plain
+function bodyOf({ body }: CallRequest): Buffer | Uint8Array | null {
+  if (body === undefined) return null
+  return body.length === 1 ? body[0]! : Buffer.concat(body)
 }

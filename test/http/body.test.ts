@@ -170,7 +170,7 @@ t.test('a splice changes what it is for, and not one byte beside it', async t =>
         const bytes = bytesOf(text)
         const facts = readBody(bytes)
         const edits = editsOf(facts, model)
-        const spliced = splice(bytes, edits)
+        const spliced = Buffer.concat(splice(bytes, edits))
 
         // The meaning.
         const expected = JSON.parse(text)
@@ -197,7 +197,7 @@ t.test('a splice changes what it is for, and not one byte beside it', async t =>
           before = span.end
         }
         assert.deepEqual(spliced.subarray(after), bytes.subarray(before))
-        if (edits.length === 0) assert.equal(spliced, bytes, 'the very same buffer')
+        if (edits.length === 0) assert.equal(splice(bytes, edits).length, 1, 'one piece, nothing copied')
       }),
       { numRuns: 1000 },
     ),
