@@ -35,6 +35,7 @@ const WARM_MS: Ms = 60_000
 const MINUTE_MS: Ms = 60_000
 /** Healthy minutes before the fault, after the warm-up. */
 const HEALTHY_MINUTES = 4
+const DECLARED_PROMPT_P90 = 3700
 /** How long a fault has to show itself. */
 const FAULT_MS: Ms = 240_000
 
@@ -198,6 +199,8 @@ interface RunOptions {
   readonly engine?: EngineName
   readonly kvTokens?: number | undefined
   readonly gauges?: boolean
+  /** Nothing is ever usual, as on a router's first day. */
+  readonly firstDay?: boolean
 }
 
 /** One pool, its traffic, and whoever watches it. */
@@ -224,6 +227,7 @@ export class Run {
   #learnedAt: Ms = WARM_MS
   /** Whether engines tell their gauges. */
   readonly #gauges: boolean
+  readonly #firstDay: boolean
   readonly seed: number
 
   readonly #asked: (typeof ENGINES)[EngineName]
@@ -234,6 +238,7 @@ export class Run {
     this.#asked = ENGINES[engine]
     this.#rng = seededRng(seed)
     this.#gauges = options.gauges ?? true
+    this.#firstDay = options.firstDay ?? false
     this.#policy = createPolicy(spec(256, this.#asked), seededRng(seed + 1000))
     for (let replica = 0; replica < REPLICAS; replica++) {
       const named = profileNamed(engine)
@@ -457,8 +462,9 @@ export class Run {
     if (now >= WARM_MS) {
       const hour = Math.floor(now / this.hourMs) % 24
       const look = this.#collector.look(now)
-      const base = this.baselines.at(hour)
-      const finding = this.diagnoser.look(now, look, base, { objective: 0.9 })
+      const base = this.#firstDay ? undefined : this.baselines.at(hour)
+      const promise = { objective: 0.9, declaredPromptP90: DECLARED_PROMPT_P90 }
+      const finding = this.diagnoser.look(now, look, base, promise)
       this.findings.push({ at: now, finding })
       const { late, firsts, slow, paced } = look.minute.counts
       this.worst = Math.min(this.worst, 1 - late / Math.max(1, firsts), 1 - slow / Math.max(1, paced))
@@ -484,7 +490,7 @@ function spec(maxInFlight: number, { ttftMs, tpotMs }: { ttftMs: Ms; tpotMs: Ms 
       workload: {
         model: 'm',
         precision: undefined,
-        inputTokens: { p50: 1500, p90: 3700 },
+        inputTokens: { p50: 1500, p90: DECLARED_PROMPT_P90 },
         outputTokens: { p50: 130, p90: 360 },
         cacheHit: 0.6,
       },
@@ -549,6 +555,7 @@ interface FaultOptions {
   readonly much?: number
   readonly gauges?: boolean
   readonly engine?: EngineName
+  readonly firstDay?: boolean
 }
 
 /** Healthy minutes, then the fault, until something is found. */
@@ -711,6 +718,7 @@ function main(args: readonly string[]): void {
   const blind = faults({ gauges: false })
   const mild = faults({ much: 0.7 })
   const other = faults({ engine: 'llama3-8b' })
+  const firstDay = faults({ firstDay: true })
   const clean = CLEAN.flatMap(one => list.map(seed => runClean(one, seed)))
   const looks = clean.reduce((sum, one) => sum + one.looks, 0)
   const alarms = clean.reduce((sum, one) => sum + one.alarms, 0)
@@ -755,6 +763,12 @@ function main(args: readonly string[]): void {
     `## Another engine, llama3-8b, at 2.2 times the rates, p90 TTFT 250 ms and TPOT 20 ms: ${rightShare(other).text}`,
     '',
     ...matrix(other),
+    '',
+    `## On the first day, with gauges and nothing usual: ${rightShare(firstDay).text}`,
+    '',
+    'A slower engine, a colder cache and slower clients are changes: without a before they have no name, or another.',
+    '',
+    ...matrix(firstDay),
     '',
     `## Clean: ${alarms} of ${looks} looks with a label (${((100 * alarms) / looks).toFixed(2)} %), in ${days} of ${clean.length} runs`,
     '',

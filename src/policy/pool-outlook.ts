@@ -179,6 +179,7 @@ export class PoolOutlook {
       objective,
       coldStartMs: this.#dials.autoscale.coldStartMs,
       demandRatio: headroom?.demandRatio,
+      declaredPromptP90: this.#ofClasses(now, 'stream', ({ workload }) => workload.inputTokens.p90),
     })
     if (now - this.#minuteAt < MINUTE_MS) return
     this.#minuteAt = now
@@ -265,18 +266,24 @@ export class PoolOutlook {
     return prior && promised !== undefined ? this.#learned.capacity(promised, prior, now) : prior
   }
 
-  /** Share of the requests that has to be good, 0 to 1: of the classes here, by how much each asks for. */
+  /** Share of the requests that has to be good, 0 to 1. */
   #promised(now: Ms, kind?: 'stream'): number | undefined {
+    return this.#ofClasses(now, kind, ({ target }) => target.percentile / 100)
+  }
+
+  /** A mean over the classes here, by how much each asks for; undefined where there is none. */
+  #ofClasses(now: Ms, kind: 'stream' | undefined, of: (cls: TrafficClass) => number): number | undefined {
     const { spec, classes } = this.#dials
     let weight = 0
     let sum = 0
-    for (const { id, pools, target, retired } of classes) {
+    for (const cls of classes) {
+      const { id, pools, target, retired } = cls
       if (retired || !pools.includes(spec.id) || (kind !== undefined && target.clauses.kind !== kind))
         continue
       // So that a class that has not asked yet has a promise all the same.
       const share = this.demand.requestsPerSec(id, now) + 1e-6
       weight += share
-      sum += (share * target.percentile) / 100
+      sum += share * of(cls)
     }
     return weight > 0 ? sum / weight : undefined
   }

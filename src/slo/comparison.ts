@@ -11,6 +11,8 @@ export interface DiagnosisOptions {
   readonly coldStartMs?: Ms
   /** Offered work over what the pool can serve within its SLO, where that is known. */
   readonly demandRatio?: number | undefined
+  /** Prompt tokens of the workload that the promise is made for, at p90. */
+  readonly declaredPromptP90?: number | undefined
 }
 
 const COLD_START_MS: Ms = 180_000
@@ -117,7 +119,8 @@ function prefillPace(now: Counts, usual: Counts): number {
   return now.lineT / now.lines / (line.floorMs + (line.perTokensMs * now.lineW) / now.lines)
 }
 
-function paceOf(c: Counts, line: StepLine): number | undefined {
+/** Time of a quiet step over what it takes by the line; undefined where too few came. */
+export function paceOf(c: Counts, line: StepLine): number | undefined {
   return c.quietTokens < PACE_TOKENS ? undefined : quietMs(c) / lineMs(c, line)
 }
 
@@ -127,7 +130,8 @@ function lineMs(c: Counts, line: StepLine): Ms {
   return line.floorMs + line.perStreamMs * d + line.perContextMs * x
 }
 
-function quietMs(c: Counts): Ms {
+/** Mean of the quiet steps. */
+export function quietMs(c: Counts): Ms {
   return c.quietMs / c.quietTokens
 }
 
@@ -136,12 +140,12 @@ function tokens(c: Counts): number {
 }
 
 /** Mean time of a token, of all streams. */
-function tokenMs(c: Counts): Ms {
+export function tokenMs(c: Counts): Ms {
   return (c.quietMs + c.mixedMs + c.stallMs) / tokens(c)
 }
 
 /** What waits of over a second add to it. */
-function stallMs(c: Counts): Ms {
+export function stallMs(c: Counts): Ms {
   return c.stallMs / tokens(c)
 }
 

@@ -18,13 +18,13 @@ export interface Diagnosis {
 }
 
 /** Judged requests below which nothing is said. */
-const LEAST = 100
+export const LEAST = 100
 /** The window is looked at again and again: 3 sigma, not 2, so that chance alone moves no clause. */
-const Z = 3
+export const Z = 3
 /** Stalls a request from which memory is short, where the engine does not tell. */
-const STALLS = 0.02
+export const STALLS = 0.02
 /** Ratios to the usual from which something is another state of things. */
-const SICK = 1.5
+export const SICK = 1.5
 const SLOWER = 1.2
 const SLOWER_PREFILL = 1.35
 const ALIKE = 1.15
@@ -48,9 +48,10 @@ export function diagnose(look: Look, base: Baseline, options: DiagnosisOptions):
   return { clause, ...found }
 }
 
-type Found = Omit<Diagnosis, 'clause'>
+export type Found = Omit<Diagnosis, 'clause'>
 
-function found(cause: Cause, share: number, evidence: Found['evidence']): Found {
+/** @param share  of the excess that it explains; brought to 0 to 1 */
+export function found(cause: Cause, share: number, evidence: Found['evidence']): Found {
   // A figure that nothing was counted for is left out.
   const known = Object.entries(evidence).filter(([, value]) => Number.isFinite(value))
   return { cause, confidence: Math.min(1, Math.max(0, share || 0)), evidence: Object.fromEntries(known) }
@@ -87,7 +88,7 @@ function slowClients({ counts: n }: PoolWindow, { counts: u }: PoolWindow): Diag
 }
 
 /** Causes that show in every clause. */
-function whole(seen: Comparison, clause: MovedClause): Found | undefined {
+export function whole(seen: Comparison, clause: MovedClause): Found | undefined {
   return coldStart(seen) ?? sickReplica(seen) ?? regression(seen) ?? overload(seen, clause) ?? kvThrash(seen)
 }
 

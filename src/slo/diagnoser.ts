@@ -5,6 +5,7 @@ import type { Baseline } from './baseline.js'
 import { CAUSES } from './causes.js'
 import type { DiagnosisOptions } from './comparison.js'
 import { type Diagnosis, diagnose } from './diagnose.js'
+import { diagnoseFirstDay } from './first-day.js'
 import type { Look, PoolWindow } from './pool-window.js'
 
 /** A diagnosis that stood, in words. */
@@ -34,8 +35,9 @@ export class Diagnoser {
     return this.#last === undefined && this.#standing === undefined
   }
 
+  /** @param base  undefined: nothing is usual yet, and only what stands on its own is said */
   look(now: Ms, look: Look, base: Baseline | undefined, options: DiagnosisOptions): Finding | undefined {
-    const seen = base && diagnose(look, base, options)
+    const seen = base === undefined ? diagnoseFirstDay(look, options) : diagnose(look, base, options)
     if (seen !== undefined) this.#since ??= now
     if (seen === undefined && this.#last === undefined) {
       this.#standing = undefined
@@ -45,7 +47,8 @@ export class Diagnoser {
     this.#last = seen
     if (this.#standing === undefined || this.#since === undefined) return undefined
     const { action } = CAUSES[this.#standing.cause]
-    const sentence = this.#sentence(this.#standing, look.minute, now - this.#since)
+    const unheld = base === undefined ? ' (Nothing is usual here yet to hold it against.)' : ''
+    const sentence = this.#sentence(this.#standing, look.minute, now - this.#since) + unheld
     return { ...this.#standing, since: this.#since, sentence, action }
   }
 

@@ -9,14 +9,9 @@ import { loadData } from '../../src/config/load.js'
 import { startEngine } from '../../src/sim/server.js'
 import { CAUSES, type Cause } from '../../src/slo/causes.js'
 import { ask, body } from '../fixtures/client.js'
+import { fastClock } from '../fixtures/fast-clock.js'
 import { SWEEP } from '../fixtures/sweep.js'
 import { CHAT, configData, startTestWeir, type TestWeir } from '../fixtures/weir.js'
-
-/** A clock that runs as fast as the test wants. */
-function fastClock() {
-  let ahead = 0
-  return { now: () => performance.now() + ahead, skip: (ms: number) => (ahead += ms) }
-}
 
 /** Bounds that only a fault breaks. */
 const SLO = { target: { percentile: 90, ttft: '3s', tpot: '10s' } }

@@ -6,6 +6,7 @@ import { type Baseline, Baselines } from '../../src/slo/baseline.js'
 import { diagnose } from '../../src/slo/diagnose.js'
 import { Diagnoser } from '../../src/slo/diagnoser.js'
 import type { EngineGauges } from '../../src/slo/engine-gauges.js'
+import { diagnoseFirstDay } from '../../src/slo/first-day.js'
 import type { Observed } from '../../src/slo/observed.js'
 import { PoolCollector } from '../../src/slo/pool-collector.js'
 import {
@@ -54,6 +55,28 @@ t.test('without engine gauges short memory shows by the streams that are passed 
   t.equal(first?.cause, 'kv_thrash')
   t.notOk('kv_usage' in (first?.evidence ?? {}), 'and no gauge is made up')
 })
+
+t.test(
+  'on the first day, with nothing usual to hold it against, what stands on its own is named',
+  async t => {
+    const alone = [
+      'prompt_shift',
+      'router_queue',
+      'prefill_capacity',
+      'cold_start',
+      'batch_pressure',
+      'kv_thrash',
+    ]
+    for (const fault of FAULTS) {
+      if (![...alone, 'prefill_interference', 'sick_replica'].includes(fault.cause)) continue
+      const { first, early } = runFault(fault, 51, { firstDay: true })
+      t.equal(first?.cause, fault.cause)
+      t.equal(early, 0, 'and nothing was found before')
+      t.match(first?.sentence, /^Pool main: .+ \(Nothing is usual here yet to hold it against\.\)$/)
+      t.ok(Object.values(first?.evidence ?? {}).every(Number.isFinite), JSON.stringify(first?.evidence))
+    }
+  },
+)
 
 /** A collector, and requests at times of the test's own. */
 function pool() {
@@ -290,7 +313,40 @@ t.test('one look is chance, two that agree are a finding, and two without end it
   t.equal(look(30_000, lookAt({}))?.cause, 'router_queue')
   t.equal(look(40_000, lookAt({})), undefined)
   t.ok(diagnoser.well)
-  t.equal(new Diagnoser('new').look(0, late, undefined, PROMISE), undefined, 'nothing usual is known yet')
+})
+
+t.test('on the first day a clause is broken when the promise is, for certain', async t => {
+  const first = (counts: Partial<Counts>, over: Partial<PoolWindow> = {}, options = {}) =>
+    diagnoseFirstDay(lookAt(counts, over), { ...PROMISE, ...options })
+  t.equal(first({}), undefined)
+  t.equal(first({ late: 70 }), undefined, '88 % of 600 may be 90 %')
+  t.equal(first({ firsts: 60, late: 60, paced: 60, slow: 60 }), undefined, '60 requests are too few')
+  t.match(first({ late: 120 }), { clause: 'ttft', cause: 'unexplained', confidence: 0 })
+  t.match(first({ late: 120, queueMs: 60_000 }), { cause: 'router_queue', confidence: 0.5 })
+  const stuck = first({}, { lateInQueue: 300 })
+  t.match(stuck, { clause: 'ttft', cause: 'router_queue', evidence: { upstream_ms: 100 } })
+  t.match(first({ late: 120, lineTokens: 2_400_000 }), { cause: 'prefill_capacity', confidence: 0.75 })
+  t.match(first({ late: 120 }, {}, { declaredPromptP90: 1350 }), { cause: 'prompt_shift', confidence: 0.5 })
+  t.match(first({ late: 120 }, {}, { demandRatio: 1.25 }), {
+    cause: 'overload',
+    evidence: { demand_over_capacity: 1.25 },
+  })
+  const behind = { late: 120, behindLong: 200, behindLongMs: 40_000, lateBehindLong: 90 }
+  t.match(first(behind), { cause: 'head_of_line', confidence: 0.75 })
+  t.match(first({ ...behind, behindLongMs: 20_000 }), { cause: 'unexplained' }, 'they take no longer')
+  t.match(first({ slow: 120 }), { clause: 'tpot', cause: 'unexplained' }, 'an idle engine is as slow')
+  const stalls = { slow: 120, stalls: 60, stallTokens: 60, stallMs: 600_000 }
+  t.match(first(stalls), { clause: 'tpot', cause: 'kv_thrash' })
+  t.match(first({ ...stalls, kvReadings: 120, kvUsage: 60 }), { cause: 'unexplained' }, 'memory is not full')
+  t.match(first({ slow: 120, late: 120 }), { clause: 'both', cause: 'unexplained' })
+})
+
+t.test('a first minute that breaks the promise is not what is usual', async t => {
+  const diagnoser = new Diagnoser('new')
+  diagnoser.look(0, lookAt({ late: 120 }), undefined, PROMISE)
+  t.notOk(diagnoser.well)
+  diagnoser.look(10_000, lookAt({}), undefined, PROMISE)
+  t.ok(diagnoser.well)
 })
 
 t.test('an hour speaks for itself once it was seen often enough', async t => {
