@@ -16,26 +16,38 @@ const MODELS_MAX = 64
 /** Before anything came. The mean of Azure's conversations of 2023 is 211. */
 const UNKNOWN_TOKENS = 200
 
+/** Middle of each bin. */
+const TOKENS = Float64Array.from({ length: BINS }, (_, bin) => Math.exp(bin * BASE))
+
 /** Counts of lengths in bins of equal ratio. */
 class Sketch {
-  readonly #counts = new Uint16Array(BINS)
+  readonly counts = new Uint16Array(BINS)
   count = 0
+  /** Of all that it counts. */
+  tokens = 0
+  /** No bin outside these was ever counted in. */
+  first = BINS
+  last = -1
 
   add(tokens: number): void {
     const bin = binOf(tokens)
-    this.#counts[bin] = (this.#counts[bin] as number) + 1
+    this.counts[bin] = (this.counts[bin] as number) + 1
     this.count++
-    if (this.count < MEMORY) return
-    this.count = 0
-    for (let i = 0; i < BINS; i++) {
-      const half = (this.#counts[i] as number) >> 1
-      this.#counts[i] = half
-      this.count += half
-    }
+    this.tokens += TOKENS[bin] as number
+    this.first = Math.min(this.first, bin)
+    this.last = Math.max(this.last, bin)
+    if (this.count >= MEMORY) this.#halve()
   }
 
-  at(bin: number): number {
-    return this.#counts[bin] as number
+  #halve(): void {
+    this.count = 0
+    this.tokens = 0
+    for (let bin = this.first; bin <= this.last; bin++) {
+      const half = (this.counts[bin] as number) >> 1
+      this.counts[bin] = half
+      this.count += half
+      this.tokens += half * (TOKENS[bin] as number)
+    }
   }
 }
 
@@ -53,7 +65,9 @@ export class OutputLengths {
     []
   /** The widest, of all classes. */
   readonly #all = new Sketch()
-  /** Probabilities of the last query; reused. */
+  /** Of the last query, reused: the sketches that speak for it, what each takes over from those before; probabilities. */
+  readonly #sketches: Sketch[] = []
+  readonly #trusts: number[] = []
   readonly #mass = new Float64Array(BINS)
 
   add(cls: ClassId, model: string, promptTokens: number, outputTokens: number): void {
@@ -88,15 +102,15 @@ export class OutputLengths {
 
   /** Length that a share of the answers stays within. @param share  0 to 1 */
   quantile(query: LengthQuery, share: number): number {
-    const total = this.#blend(query)
     const most = query.maxTokens ?? Number.POSITIVE_INFINITY
-    if (total === 0) return Math.min(most, UNKNOWN_TOKENS)
+    if (this.#choose(query) === 0) return Math.min(most, UNKNOWN_TOKENS)
+    const [first, last] = this.#blend()
     let sum = 0
-    for (let bin = 0; bin < BINS; bin++) {
+    for (let bin = first; bin < last; bin++) {
       sum += this.#mass[bin] as number
-      if (sum >= share * total) return Math.min(most, tokensOf(bin))
+      if (sum >= share) return Math.min(most, TOKENS[bin] as number)
     }
-    return Math.min(most, tokensOf(BINS - 1))
+    return Math.min(most, TOKENS[last] as number)
   }
 
   /** Mean number of tokens still to come of an answer that has `sofar`; at least 1. */
@@ -104,12 +118,24 @@ export class OutputLengths {
     const most = query.maxTokens ?? Number.POSITIVE_INFINITY
     let weight = 0
     let sum = 0
-    if (this.#blend(query) > 0) {
-      for (let bin = 0; bin < BINS; bin++) {
-        const tokens = Math.min(most, tokensOf(bin))
+    /** What the narrower ones leave to be said. */
+    let rest = 1
+    for (let i = this.#choose(query) - 1; i >= 0 && rest > 0; i--) {
+      const { counts, count, tokens: all, first, last } = this.#sketches[i] as Sketch
+      const trust = this.#trusts[i] as number
+      const each = (rest * trust) / count
+      rest *= 1 - trust
+      if (sofar === 0 && most >= (TOKENS[last] as number)) {
+        weight += each * count
+        sum += each * all
+        continue
+      }
+      for (let bin = first; bin <= last; bin++) {
+        const tokens = Math.min(most, TOKENS[bin] as number)
         if (tokens <= sofar) continue
-        weight += this.#mass[bin] as number
-        sum += (this.#mass[bin] as number) * (tokens - sofar)
+        const mass = each * (counts[bin] as number)
+        weight += mass
+        sum += mass * (tokens - sofar)
       }
     }
     const expected = weight > 0 ? sum / weight : UNKNOWN_TOKENS
@@ -124,8 +150,13 @@ export class OutputLengths {
   thirds(query: LengthQuery, sofar: number, into: Float64Array): void {
     const most = query.maxTokens ?? Number.POSITIVE_INFINITY
     let weight = 0
-    const first = sofar < 1 ? 0 : binOf(sofar + 1)
-    if (this.#blend(query) > 0) for (let bin = first; bin < BINS; bin++) weight += this.#mass[bin] as number
+    let first = 0
+    let last = -1
+    if (this.#choose(query) > 0) {
+      ;[first, last] = this.#blend()
+      if (sofar >= 1) first = Math.max(first, binOf(sofar + 1))
+      for (let bin = first; bin <= last; bin++) weight += this.#mass[bin] as number
+    }
     if (weight <= 0) {
       for (let third = 0; third < 3; third++)
         into[third] = Math.min(most, sofar + (UNKNOWN_TOKENS * (2 * third + 1)) / 3)
@@ -133,40 +164,50 @@ export class OutputLengths {
     }
     let sum = 0
     let third = 0
-    for (let bin = first; bin < BINS && third < 3; bin++) {
+    for (let bin = first; bin <= last && third < 3; bin++) {
       sum += this.#mass[bin] as number
       while (third < 3 && sum >= (weight * (2 * third + 1)) / 6)
-        into[third++] = Math.min(most, Math.max(sofar + 1, tokensOf(bin)))
+        into[third++] = Math.min(most, Math.max(sofar + 1, TOKENS[bin] as number))
     }
-    while (third < 3) into[third++] = Math.min(most, Math.max(sofar + 1, tokensOf(BINS - 1)))
   }
 
-  /** Sketches from the widest to the narrowest, each taking over as its samples near `ENOUGH`. @returns total mass */
-  #blend(query: LengthQuery): number {
+  /** Sketches from the widest to the narrowest, each taking over as its samples near `ENOUGH`. @returns how many */
+  #choose(query: LengthQuery): number {
     const own = this.#classes[query.cls]
     const named = own?.models.get(query.model)
-    const narrow = named?.bands[bandOf(query.promptTokens)]
-    const mass = this.#mass.fill(0)
-    let total = 0
-    for (const sketch of [this.#all, own?.all, named?.all, narrow]) {
-      if (sketch === undefined || sketch.count === 0) continue
-      const trust = total === 0 ? 1 : Math.min(1, sketch.count / ENOUGH)
-      for (let bin = 0; bin < BINS; bin++) {
-        mass[bin] = (1 - trust) * (mass[bin] as number) + (trust * sketch.at(bin)) / sketch.count
-      }
-      total = 1
+    this.#sketches.length = 0
+    this.#trusts.length = 0
+    this.#hear(this.#all)
+    this.#hear(own?.all)
+    this.#hear(named?.all)
+    this.#hear(named?.bands[bandOf(query.promptTokens)])
+    return this.#sketches.length
+  }
+
+  #hear(sketch: Sketch | undefined): void {
+    if (sketch === undefined || sketch.count === 0) return
+    this.#trusts.push(this.#sketches.length === 0 ? 1 : Math.min(1, sketch.count / ENOUGH))
+    this.#sketches.push(sketch)
+  }
+
+  /** Probabilities by the chosen sketches, of which there is one. @returns the first and the last bin that has one */
+  #blend(): [number, number] {
+    const mass = this.#mass
+    // The widest has counted all that the others have.
+    const { first, last } = this.#sketches[0] as Sketch
+    mass.fill(0, first, last + 1)
+    for (let i = 0; i < this.#sketches.length; i++) {
+      const { counts, count } = this.#sketches[i] as Sketch
+      const trust = this.#trusts[i] as number
+      for (let bin = first; bin <= last; bin++)
+        mass[bin] = (1 - trust) * (mass[bin] as number) + (trust * (counts[bin] as number)) / count
     }
-    return total
+    return [first, last]
   }
 }
 
 function binOf(tokens: number): number {
   return Math.min(BINS - 1, Math.max(0, Math.round(Math.log(tokens) / BASE)))
-}
-
-/** Middle of a bin. */
-function tokensOf(bin: number): number {
-  return Math.exp(bin * BASE)
 }
 
 function bandOf(promptTokens: number): number {
