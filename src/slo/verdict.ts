@@ -237,7 +237,9 @@ function measure(served: Served, progress: Progress | undefined, tokensPerMark: 
   const counted = progress === undefined ? OUTPUTLESS : countTokens(progress, tokensPerMark)
   const paced = first !== undefined && last !== undefined && counted.choiceTokens !== undefined
   return {
-    ...counted,
+    outputTokens: counted.outputTokens,
+    choiceTokens: counted.choiceTokens,
+    estimated: counted.estimated,
     first,
     ttftMs: first === undefined ? undefined : first - served.bodyAt,
     upstreamTtftMs:

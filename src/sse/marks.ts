@@ -35,9 +35,11 @@ export interface AnswerFacts {
   readonly aborted: boolean
 }
 
+/** Of the whole answer that is being read; every reader begins by emptying them. */
+const marks = new EventMarks()
+
 /** Reads the whole body of an answer that is no stream. Linear in its length; never throws. */
 export function readAnswer(body: Uint8Array, shape: StreamShape = 'chat'): AnswerFacts {
-  const marks = new EventMarks()
   const json = readerOf(shape, marks).readBody(body)
   return {
     json,
