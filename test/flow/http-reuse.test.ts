@@ -15,19 +15,26 @@ async function closer(t: { teardown(fn: () => unknown): unknown }, how: (socket:
   const counts = { connections: 0, requests: 0 }
   const sockets = new Set<Socket>()
   const server = createServer({ noDelay: true }, socket => {
-    counts.connections++
     sockets.add(socket)
     socket.on('error', () => undefined)
     socket.on('close', () => sockets.delete(socket))
     let timer: NodeJS.Timeout | undefined
     let read = ''
+    let asked = false
     socket.on('data', bytes => {
       read += bytes
       const [, length] = /content-length: (\d+)/i.exec(read) ?? []
       const head = read.indexOf('\r\n\r\n')
       if (head < 0 || read.length < head + 4 + Number(length ?? 0)) return
+      // Weir asks engines how they are, on connections that are not these.
+      if (read.startsWith('GET ')) {
+        socket.end('HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n')
+        return
+      }
       read = ''
       if (!socket.writable) return
+      if (!asked) counts.connections++
+      asked = true
       counts.requests++
       clearTimeout(timer)
       const text = TOLD('a')
