@@ -159,6 +159,13 @@ export const METRICS = {
     labels: ['pool', 'reason'],
     help: 'Requests tried again elsewhere, by the pool that failed them and how.',
   },
+  groupService: {
+    type: 'gauge',
+    name: 'weir_group_service_ratio',
+    unit: 'ratio',
+    labels: ['class', 'group'],
+    help: 'Share of a group of arrivals that was admitted, times the share of those that was good: prompt sizes by quartile (q1 the shortest), a class that waits as a whole (all).',
+  },
   queueDepth: {
     type: 'gauge',
     name: 'weir_queue_depth',

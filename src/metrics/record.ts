@@ -116,6 +116,9 @@ export class Recorder {
     this.#shed = counter(METRICS.shed)
     this.#spill = counter(METRICS.spill)
     this.#reroute = counter(METRICS.reroute)
+    gauge(METRICS.groupService, (service, { groups = [] }, labels) => {
+      for (const { cls, group, share } of groups) service.set({ class: labels.class(cls), group }, share)
+    })
     gauge(METRICS.queueDepth, (depth, { queues }, labels) => {
       for (const queue of queues) depth.set({ class: labels.class(queue.cls) }, queue.depth)
     })

@@ -194,6 +194,7 @@ export class Door implements Policy {
 
   state(now: Ms): PolicyState {
     const rule = this.#rule.state?.(now)
+    const groups = this.#rule.groups?.()
     return {
       replicas: this.#pools.replicas.flatMap(one => {
         const { spec, health, inFlight, outstandingPrefillTokens } = one
@@ -203,6 +204,7 @@ export class Door implements Policy {
       queues: this.#lanes.queues(),
       open: this.#open,
       totals: this.#ledger.totals(),
+      ...(groups !== undefined && { groups }),
       ...(rule !== undefined && { rule }),
     }
   }

@@ -74,6 +74,14 @@ export interface ReplicaState {
   readonly outstandingPrefillTokens: number
 }
 
+/** Whom the policy serves how well: see `admission.fairness`. */
+export interface GroupService {
+  readonly cls: ClassId
+  readonly group: string
+  /** Share admitted times the share of those that was good, 0 to 1; what came long ago fades. */
+  readonly share: number
+}
+
 export interface PolicyState {
   /** Those in the config, and those that are no longer in it and still have something in flight. */
   readonly replicas: readonly ReplicaState[]
@@ -82,6 +90,8 @@ export interface PolicyState {
   readonly open: number
   /** Arrivals and verdicts since the start: one row a class, then one for requests refused before they had a class. */
   readonly totals: readonly ClassTotals[]
+  /** How groups of arrivals are served, where the rule weighs them; without those of which too few came to say. */
+  readonly groups?: readonly GroupService[]
   /** What the rule behind the door decides with, by name; absent: nothing but the above. */
   readonly rule?: Readonly<Record<string, number>>
 }

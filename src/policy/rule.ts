@@ -7,7 +7,7 @@ import type { Judgement } from '../slo/verdict.js'
 import type { Ms, Rng } from '../time.js'
 import type { Ending, Failure, ShedReason } from './decision.js'
 import type { Open } from './open.js'
-import type { PolicySpec } from './policy.js'
+import type { GroupService, PolicySpec } from './policy.js'
 
 /**
  * Decides where requests go, which wait, and which are shed. It is asked one thing at a time, at rising times, and
@@ -54,6 +54,8 @@ export interface Rule {
   reconfigure?(spec: PolicySpec, now: Ms): void
   /** The model that it decides with. */
   readonly forecast?: Forecast
+  /** How groups of arrivals are served, where it weighs them. */
+  groups?(): readonly GroupService[]
   /** Numbers that it decides with, for the gauges, by name. */
   state?(now: Ms): Readonly<Record<string, number>>
 }

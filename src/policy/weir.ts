@@ -22,7 +22,7 @@ import { Door } from './door.js'
 import { Kept } from './kept.js'
 import { Lines } from './lines.js'
 import type { Open } from './open.js'
-import type { Policy, PolicySpec } from './policy.js'
+import type { GroupService, Policy, PolicySpec } from './policy.js'
 import type { Desk, Rule } from './rule.js'
 import { askingOf } from './watched.js'
 
@@ -444,12 +444,18 @@ class WeirRule implements Rule {
     for (const { id, name, retired } of this.#desk.classes) {
       if (retired) continue
       numbers[`kappa ${name}`] = this.#outer.kappa(id)
-      for (const { label, value, service } of this.#prices.groupsOf(id)) {
-        numbers[`price ${name} ${label}`] = value
-        if (service !== undefined) numbers[`service ${name} ${label}`] = service
-      }
+      for (const { label, value } of this.#prices.groupsOf(id)) numbers[`price ${name} ${label}`] = value
     }
     return numbers
+  }
+
+  groups(): GroupService[] {
+    return this.#desk.classes.flatMap(({ id: cls, retired }) => {
+      if (retired) return []
+      return this.#prices.groupsOf(cls).flatMap(({ label: group, service: share }) => {
+        return share === undefined ? [] : [{ cls, group, share }]
+      })
+    })
   }
 }
 

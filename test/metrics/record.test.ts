@@ -309,6 +309,7 @@ t.test('gauges show the state of the policy at the scrape, not before', async t 
       { id: 1, pool: SPARE, up: false, inFlight: 2, outstandingPrefillTokens: 0 },
     ],
     queues: [{ cls: AGENT, depth: 12 }],
+    groups: [{ cls: CHAT, group: 'q1', share: 0.9 }],
     open: 21,
     totals: [],
   }
@@ -321,6 +322,7 @@ t.test('gauges show the state of the policy at the scrape, not before', async t 
   t.equal(sum(text, 'weir_replica_up', spare), 0)
   t.equal(sum(text, 'weir_replica_outstanding_prefill_tokens', main), 4100)
   t.equal(sum(text, 'weir_queue_depth', { class: 'agent' }), 12)
+  t.equal(sum(text, 'weir_group_service_ratio', { class: 'chat', group: 'q1' }), 0.9)
   t.equal(sum(text, 'weir_queue_depth', { class: 'chat' }), undefined, 'chat does not wait in Weir')
 })
 
