@@ -13,7 +13,7 @@ import { BodyFault, readBody } from '../http/body.js'
 import { factsOf, HeaderFault } from '../http/facts.js'
 import { refusalAnswer } from '../http/own-head.js'
 import type { Decision } from '../policy/decision.js'
-import { createPolicy } from '../policy/simple.js'
+import { createWeir } from '../policy/weir.js'
 import type { RequestFacts, Ticket } from '../request.js'
 import type { RouteSpec } from '../routing/route.js'
 import { seededRng } from '../time.js'
@@ -149,7 +149,7 @@ function explained(config: Resolved, asked: Asked): Explanation {
     if (!(error instanceof BodyFault || error instanceof HeaderFault)) throw error
     return { ...none, answer: answered({ code: 'weir_bad_request', message: error.message }) }
   }
-  const { ticket, decisions } = createPolicy(config.policy, seededRng(0)).arrive(facts, 0)
+  const { ticket, decisions } = createWeir(config.policy, seededRng(0)).arrive(facts, 0)
   const decision = decisions[0]!
   const cls = ticket.cls === undefined ? undefined : config.policy.classes[ticket.cls]
   const route = config.policy.routes[ticket.route]
