@@ -8,6 +8,11 @@ import { Prefixed } from './prefixed.js'
 export abstract class Counted extends Prefixed {
   protected readonly loads = new Loads()
 
+  /** Tokens of context that the replica's memory holds; Infinity: not known. */
+  protected kvTokens({ spec: { pool } }: Replica): number {
+    return this.desk.pools[pool]?.spec.kvTokens ?? Number.POSITIVE_INFINITY
+  }
+
   /** A count is about to change. */
   protected changes(_now: Ms): void {}
 

@@ -11,7 +11,6 @@ interface Settings {
   readonly overlap: number
   readonly busyKv: number
   readonly busyPrefillTokens: number
-  readonly kvTokens: number
 }
 
 /**
@@ -21,8 +20,8 @@ interface Settings {
  * ones are not asked, and without another one the request is refused. The thresholds are off in Dynamo unless set: 0.85
  * and 10,000 are the figures of its guide.
  *
- * Counts are the router's own, as theirs are; blocks shared by running requests are counted for each. `kvTokens` stands
- * in for what a worker would register.
+ * Counts are the router's own, as theirs are; blocks shared by running requests are counted for each. The size of the
+ * cache, which a worker would register, is the pool's; where it is not known no replica is busy by it.
  * Goes wrong where the thresholds do not fit the promise: 10,000 tokens are 0.4 s of prefill on one engine and 3 s on
  * another, and nothing looks at what streams suffer.
  * Source: ai-dynamo/dynamo `lib/llm/src/kv_router/scheduler.rs` and its guide to request rejection.
@@ -36,11 +35,12 @@ class Dynamo extends Counted {
   }
 
   protected choose(open: Open, among: readonly Replica[]): Replica | undefined {
-    const { overlap, busyKv, busyPrefillTokens, kvTokens } = this.#set
+    const { overlap, busyKv, busyPrefillTokens } = this.#set
     const hit = this.hits(open)
     return this.cheapest(among, replica => {
       const { prefillTokens, contextTokens } = this.loads.of(replica.spec.id)
-      if (contextTokens > busyKv * kvTokens || prefillTokens > busyPrefillTokens) return Infinity
+      if (contextTokens > busyKv * this.kvTokens(replica) || prefillTokens > busyPrefillTokens)
+        return Infinity
       const prefill = prefillTokens + open.promptTokens - hit(replica)
       return (overlap * prefill + contextTokens + open.promptTokens) / BLOCK_TOKENS
     })
@@ -54,7 +54,6 @@ export const dynamo = baseline(
     overlap: [1, 0.5, 2],
     busyKv: [0.85, 0.5, 0.7],
     busyPrefillTokens: [10_000, 1_250, 2_500, 5_000, 20_000, 40_000],
-    kvTokens: [450_000],
   },
   (desk, set) => new Dynamo(desk, set),
 )

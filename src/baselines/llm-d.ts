@@ -15,7 +15,6 @@ const STEP_TOKENS = 8192
 interface Engines {
   /** Age of the gauges, at most. */
   readonly staleMs: Ms
-  readonly kvTokens: number
 }
 
 /** Gauges of one replica as last scraped. */
@@ -31,7 +30,7 @@ interface Gauges {
  *
  * llm-d scrapes the engines; here the router's own counts stand in, as they were at the last multiple of `staleMs`:
  * waiting is the share of the requests without output that does not fit into one step of 8,192 prompt tokens, KV the
- * contexts in flight over `kvTokens`.
+ * contexts in flight over what the pool's replicas hold (0 where that is not known).
  * Goes wrong in the time between two scrapes, when everybody goes to the one that looked idle; and it refuses nobody.
  * Source: llm-d/llm-d-inference-scheduler, default plugins queue-scorer, kv-cache-utilization-scorer and
  * prefix-cache-scorer (weights 2, 2, 3), metrics every 50 ms.
@@ -79,14 +78,14 @@ class LlmD extends Counted {
   /** Nothing has changed since the last event, so what is counted now is what a scrape in between would have seen. */
   protected override changes(now: Ms): void {
     if (now < this.#scrapeAt) return
-    const { staleMs, kvTokens } = this.#engines
+    const { staleMs } = this.#engines
     this.#scrapeAt = (Math.floor(now / staleMs) + 1) * staleMs
     for (const replica of this.desk.replicas) {
       const { waiting, prefillTokens, contextTokens } = this.loads.of(replica.spec.id)
       const gauges = this.gauges(replica)
       gauges.waiting =
         prefillTokens <= STEP_TOKENS ? 0 : Math.floor(waiting * (1 - STEP_TOKENS / prefillTokens))
-      gauges.kv = Math.min(1, contextTokens / kvTokens)
+      gauges.kv = Math.min(1, contextTokens / this.kvTokens(replica))
     }
   }
 }
@@ -160,19 +159,19 @@ export const llmDs = [
   baseline(
     'llm-d',
     'llm-d default scorers, queue 2, KV 2, prefix 3',
-    { staleMs: [50, 200], kvTokens: [450_000] },
+    { staleMs: [50, 200] },
     (desk, set) => new LlmD(desk, set),
   ),
   baseline(
     'llm-d-gate',
     'llm-d default scorers behind its saturation gate, 5 and 0.8',
-    { waiting: [5, 1, 2, 10], kv: [0.8, 0.4, 0.6], staleMs: [50, 200], kvTokens: [450_000] },
+    { waiting: [5, 1, 2, 10], kv: [0.8, 0.4, 0.6], staleMs: [50, 200] },
     (desk, set) => new Gate(desk, set, set),
   ),
   baseline(
     'llm-d-probabilistic',
     'llm-d default scorers behind its probabilistic admitter, 300 and 5',
-    { k: [300, 30, 3000], power: [5], staleMs: [50, 200], kvTokens: [450_000] },
+    { k: [300, 30, 3000], power: [5], staleMs: [50, 200] },
     (desk, set) => new Probabilistic(desk, set, set),
   ),
 ]

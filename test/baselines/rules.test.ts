@@ -13,6 +13,11 @@ import { ask, complete, specOf, stream } from '../policy/world.js'
 function build(name: string, spec: PolicySpec, knobs?: Record<string, number>): Policy {
   return policyNamed(name)?.create(spec, seededRng(7), knobs) ?? assert.fail(name)
 }
+/** The same pools, whose replicas each hold so many tokens of context. */
+const holding = (kvTokens: number, spec: PolicySpec): PolicySpec => ({
+  ...spec,
+  pools: spec.pools.map(pool => ({ ...pool, kvTokens })),
+})
 function arrive(policy: Policy, facts: RequestFacts): { ticket: Ticket; first: Decision } {
   const { ticket, decisions } = policy.arrive(facts, facts.bodyAt)
   return { ticket, first: decisions[0] ?? assert.fail('no decision') }
@@ -163,7 +168,7 @@ t.test('llm-d scores what it scraped last: 49 ms long an old queue looks empty',
 })
 
 t.test('the gate refuses agents while saturated, and chat never', async t => {
-  const policy = build('llm-d-gate', specOf([1], 9), { kvTokens: 1000, staleMs: 200 })
+  const policy = build('llm-d-gate', holding(1000, specOf([1], 9)), { staleMs: 200 })
   sentTo(policy, ask(0, { promptTokens: 700 }))
   t.equal(sentTo(policy, asAgent(200, { promptTokens: 200 })), 0, '0.7 of 0.8')
   t.equal(sentTo(policy, asAgent(399)), 0, 'it is 0.9 by now, but not scraped')
@@ -176,7 +181,7 @@ t.test('the gate refuses agents while saturated, and chat never', async t => {
 })
 
 t.test('the probabilistic admitter refuses agents at 300 times the fifth power of saturation', async t => {
-  const policy = build('llm-d-probabilistic', specOf([1], 9), { kvTokens: 1000 })
+  const policy = build('llm-d-probabilistic', holding(1000, specOf([1], 9)))
   sentTo(policy, ask(0, { promptTokens: 200 }))
   let refused = 0
   for (let n = 0; n < 1000; n++) if (sentTo(policy, asAgent(200, { promptTokens: 1 })) < 0) refused++
