@@ -16,6 +16,12 @@ import { Reloader } from './reload.js'
 import { showSlo } from './show-slo.js'
 import { version } from './version.js'
 
+/**
+ * Log lines go out when there are so many bytes of them, or after so long: a write a line costs more than the line. An end
+ * by a signal or a fault of Weir's own writes all; only one that no process sees (SIGKILL) loses what is held.
+ */
+const LOG = { dest: 1, sync: false, minLength: 4096, periodicFlush: 100 } as const
+
 /** How long open streams may go on after SIGTERM; Kubernetes' own default. */
 const GRACE_MS = 30_000
 
@@ -88,7 +94,7 @@ export const serve: Command = {
       return loaded.unreadable === true ? 2 : 1
     }
     if (loaded.warnings.length > 0) io.err(showProblems(loaded.warnings, 'warning'))
-    const log = pino({ level }, pino.destination({ dest: 1, sync: false }))
+    const log = pino({ level }, pino.destination(LOG))
     const assumed = values.upstream !== undefined
     const reloader = assumed ? undefined : new Reloader(read, loaded.files, log)
     return runUntilStopped(loaded.ok, policy, reloader, log, io, values.json === true)

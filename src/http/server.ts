@@ -140,15 +140,20 @@ export function dataServer(options: ServerOptions): DataServer {
   expectations.attach(app.server, (request, response) => app.routing(request, response))
   realtime.attach(app.server, (request, response) => app.routing(request, response))
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('*', (request: FastifyRequest, payload: IncomingMessage) =>
-    wholeBody(request, payload, context.config.limits.body, () => expectations.proceed(payload)),
-  )
+  app.addContentTypeParser('*', (request: FastifyRequest, payload: IncomingMessage, done) => {
+    wholeBody(request, payload, context.config.limits.body, () => expectations.proceed(payload), done)
+  })
   app.decorateRequest('arrivedAt', 0)
   app.decorateRequest('caller', undefined)
   app.decorateRequest('askedUnder', undefined)
 
   /** Refuses before the body is read whatever needs no body to be refused. */
-  app.addHook('onRequest', async (request, reply) => {
+  app.addHook('onRequest', (request, reply, done) => {
+    if (!begins(request, reply)) done()
+  })
+
+  /** @returns whether it is answered already */
+  function begins(request: FastifyRequest, reply: FastifyReply): boolean {
     request.arrivedAt = context.clock.now()
     if (draining) {
       const message = 'This router is shutting down and takes no new requests. Retry in 1 s.'
@@ -170,7 +175,7 @@ export function dataServer(options: ServerOptions): DataServer {
     }
     const cors = corsHead(context.config.cors, request.raw)
     for (let i = 0; i < cors.length; i += 2) reply.header(cors[i]!, cors[i + 1]!)
-    if (request.is404) return
+    if (request.is404) return false
     if (request.method === 'OPTIONS') {
       // Browsers ask without the key, and before anything else.
       const methods = methodsOf(request)
@@ -180,10 +185,12 @@ export function dataServer(options: ServerOptions): DataServer {
         methods.join(', '),
       ]
       for (let i = 0; i < lines.length; i += 2) reply.header(lines[i]!, lines[i + 1]!)
-      return reply.code(204).send()
+      reply.code(204).send()
+      return true
     }
     callerOf(request)
-  })
+    return false
+  }
 
   /** Who asks, and for which class; found out again where the config has changed since. */
   function callerOf(request: FastifyRequest): Caller {
