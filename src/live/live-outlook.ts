@@ -56,10 +56,14 @@ export class LiveOutlook {
     this.kept = [
       {
         name: 'model',
-        save: () => [forecast.save()],
-        restore: saved => forecast.restore(Array.isArray(saved) ? saved[0] : saved),
+        save: () => forecast.save(),
+        restore: saved => forecast.restore(saved),
       },
-      { name: 'usual', save: () => this.outlook.save(), restore: saved => this.outlook.restore(saved) },
+      {
+        name: 'outlook',
+        save: () => this.outlook.save(clock.now()),
+        restore: (saved, gapMs) => this.outlook.restore(saved, gapMs, clock.now()),
+      },
     ]
     this.#scrapes = new EngineScrapes({
       clock,

@@ -2,18 +2,17 @@
 import type { Asking, Forecast, ReplicaForecast } from '../predict/forecast.js'
 import type { PoolId, ReplicaId, Ticket } from '../request.js'
 import type { AutoscaleOptions } from '../slo/autoscale.js'
-import type { KnownBaselines } from '../slo/baseline.js'
 import { workOf } from '../slo/demand.js'
 import type { Finding } from '../slo/diagnoser.js'
 import type { EngineGauges } from '../slo/engine-gauges.js'
 import type { Observed } from '../slo/observed.js'
-import { readBaselines, type SavedBaselines, saveBaselines } from '../slo/saved-baselines.js'
 import type { SweptBudget } from '../slo/sweep.js'
 import type { Judgement } from '../slo/verdict.js'
 import type { Ms } from '../time.js'
 import type { Ending } from './decision.js'
 import type { PolicySpec, ReplicaState } from './policy.js'
 import { type PoolDials, PoolOutlook, type PoolReading } from './pool-outlook.js'
+import { restoreOutlook, saveOutlook } from './saved-outlook.js'
 import { askingOf, type Watcher } from './watched.js'
 
 /** The parts of the config beside the policy's own. */
@@ -34,14 +33,6 @@ export interface OutlookOptions extends OutlookDials {
   readonly burn: (pool: PoolId) => number | undefined
   /** Told when a diagnosis comes to stand, changes its cause, or is over (undefined). */
   readonly diagnosed: (pool: PoolId, finding: Finding | undefined) => void
-}
-
-/** What is kept over a restart of one pool: by names, for ids belong to one config. */
-interface SavedPool {
-  /** Changes when older figures would be read wrongly. */
-  readonly version: 1
-  readonly name: string
-  readonly usual: SavedBaselines
 }
 
 /** One request under way. */
@@ -203,34 +194,19 @@ export class Outlook implements Watcher {
 
   // ---- over a restart
 
-  /** A piece for each pool. */
-  save(): readonly SavedPool[] {
-    return this.#running().map(({ spec, baselines }) => {
-      const nameOf = (id: ReplicaId): string => spec.replicas.find(one => one.id === id)?.name ?? ''
-      return { version: 1, name: spec.name, usual: saveBaselines(baselines.known, nameOf) }
-    })
+  /** In pieces. */
+  save(now: Ms): Iterable<unknown> {
+    return saveOutlook(this.#running(), now)
   }
 
   /**
+   * To be called before the first request.
    * @param saved  what `save` gave, or anything
+   * @param gapMs  since then
    * @returns undefined; or why it cannot, and then nothing has changed
    */
-  restore(saved: unknown): string | undefined {
-    if (!Array.isArray(saved)) return 'no list of pools'
-    const read = new Map<PoolOutlook, KnownBaselines>()
-    for (const one of saved as unknown[]) {
-      const { version, name, usual } = (one ?? {}) as Partial<SavedPool>
-      if (version !== 1) return `its version is ${JSON.stringify(version)}, not 1`
-      const pool = this.#running().find(({ spec }) => spec.name === name)
-      if (pool === undefined) continue
-      const idOf = (replica: string): ReplicaId | undefined =>
-        pool.spec.replicas.find(one => one.name === replica)?.id
-      const known = readBaselines(usual, idOf)
-      if (known === undefined) return `what is usual for pool ${name} is not in the counts of this version`
-      read.set(pool, known)
-    }
-    for (const [pool, known] of read) pool.baselines.restore(known)
-    return undefined
+  restore(saved: unknown, gapMs: Ms, now: Ms): string | undefined {
+    return restoreOutlook(this.#running(), saved, gapMs, now)
   }
 
   #tick(now: Ms): void {

@@ -82,11 +82,11 @@ export class PoolOutlook {
   readonly demand = new Demand()
   readonly collector: PoolCollector
   readonly baselines = new Baselines()
+  readonly learned = new LearnedCapacity()
+  readonly knees = new ModelCapacity()
   readonly #forecast: Forecast
   #dials: PoolDials
   readonly #diagnoser: Diagnoser
-  readonly #learned = new LearnedCapacity()
-  readonly #knees = new ModelCapacity()
   readonly #scaler = new Autoscaler()
   readonly #standing = new Map<ReplicaId, Standing>()
   /** Judged since the last look. */
@@ -162,7 +162,7 @@ export class PoolOutlook {
     const up = [...this.#standing.values()].filter(one => one.up)
     const settled = up.every(({ since }) => now - since >= SETTLED_MS)
     if (this.model.fit.calibrated && settled && weight > 0)
-      this.#learned.add(asked / weight, this.#requests, this.#good, now)
+      this.learned.add(asked / weight, this.#requests, this.#good, now)
     this.#requests = 0
     this.#good = 0
     this.#scale = this.#scaler.update(
@@ -214,7 +214,7 @@ export class PoolOutlook {
     this.#knee = knee
     const { work, typical } = this.#mix()
     this.#typical = typical
-    this.#knees.add((knee.edgeRequestsPerSec * priced(work, this.model.fit.cost)) / 1000)
+    this.knees.add((knee.edgeRequestsPerSec * priced(work, this.model.fit.cost)) / 1000)
     return true
   }
 
@@ -258,12 +258,12 @@ export class PoolOutlook {
     const promised = this.#promised(now)
     const prior =
       swept === undefined
-        ? this.#knees.capacity(fit.relativeError, recent.count)
+        ? this.knees.capacity(fit.relativeError, recent.count)
         : sweptCapacity(
             (swept.knee.requests_per_s * spec.gpusPerReplica) / swept.gpus,
             priced(declaredWork(swept.workload), fit.cost) / 1000,
           )
-    return prior && promised !== undefined ? this.#learned.capacity(promised, prior, now) : prior
+    return prior && promised !== undefined ? this.learned.capacity(promised, prior, now) : prior
   }
 
   /** Share of the requests that has to be good, 0 to 1. */

@@ -49,6 +49,37 @@ class Sketch {
       this.tokens += half * (TOKENS[bin] as number)
     }
   }
+
+  /** Bins and their counts, one after the other, without the empty ones. */
+  dump(): number[] {
+    return [...this.counts].flatMap((count, bin) => (count === 0 ? [] : [bin, count]))
+  }
+
+  /** Takes over what `dump` gave, in place of what there is; what makes no sense is left out. */
+  load(dumped: readonly number[]): void {
+    this.counts.fill(0)
+    this.count = 0
+    this.tokens = 0
+    for (let i = 0; i + 1 < dumped.length; i += 2) {
+      const [bin = BINS, count = 0] = [dumped[i], dumped[i + 1]]
+      if (bin >= BINS || this.counts[bin] !== 0 || this.count + count >= MEMORY) continue
+      this.counts[bin] = count
+      this.count += count
+      this.tokens += count * (TOKENS[bin] as number)
+      this.first = Math.min(this.first, bin)
+      this.last = Math.max(this.last, bin)
+    }
+  }
+}
+
+/** The sketches of one class, or of one of its models, or of all. */
+export interface SavedLengths {
+  /** null: of all classes. */
+  readonly class: string | null
+  /** null: of all models. */
+  readonly model: string | null
+  /** The whole, then by band of prompt size; null where nothing came. */
+  readonly sketches: readonly (readonly number[] | null)[]
 }
 
 export interface LengthQuery {
@@ -59,10 +90,19 @@ export interface LengthQuery {
   readonly maxTokens: number | undefined
 }
 
+interface OfModel {
+  readonly all: Sketch
+  readonly bands: (Sketch | undefined)[]
+}
+
+interface OfClass {
+  readonly all: Sketch
+  readonly models: Map<string, OfModel>
+}
+
 /** Answers of a class of traffic, of its models, and of their bands of prompt size. Whole answers only are to be added. */
 export class OutputLengths {
-  readonly #classes: { all: Sketch; models: Map<string, { all: Sketch; bands: (Sketch | undefined)[] }> }[] =
-    []
+  readonly #classes: OfClass[] = []
   /** The widest, of all classes. */
   readonly #all = new Sketch()
   /** Of the last query, reused: the sketches that speak for it, what each takes over from those before; probabilities. */
@@ -73,26 +113,37 @@ export class OutputLengths {
   add(cls: ClassId, model: string, promptTokens: number, outputTokens: number): void {
     if (!(outputTokens >= 1)) return
     this.#all.add(outputTokens)
-    let own = this.#classes[cls]
-    if (own === undefined) {
-      own = { all: new Sketch(), models: new Map() }
-      this.#classes[cls] = own
-    }
+    const own = this.#own(cls)
     own.all.add(outputTokens)
-    let named = own.models.get(model)
-    if (named === undefined) {
-      if (own.models.size >= MODELS_MAX) return
-      named = { all: new Sketch(), bands: [] }
-      own.models.set(model, named)
-    }
+    const named = this.#named(own, model)
+    if (named === undefined) return
     named.all.add(outputTokens)
-    const band = bandOf(promptTokens)
-    let narrow = named.bands[band]
-    if (narrow === undefined) {
-      narrow = new Sketch()
-      named.bands[band] = narrow
+    this.#band(named, bandOf(promptTokens)).add(outputTokens)
+  }
+
+  /** @param nameOf  of a class; undefined for one that is not kept */
+  *save(nameOf: (cls: ClassId) => string | undefined): Generator<SavedLengths> {
+    yield { class: null, model: null, sketches: [this.#all.dump()] }
+    for (const [cls, own] of this.#classes.entries()) {
+      const name = nameOf(cls)
+      if (own === undefined || name === undefined) continue
+      yield { class: name, model: null, sketches: [own.all.dump()] }
+      for (const [model, { all, bands }] of own.models) {
+        const sketches = [all, ...bands].map(sketch => sketch?.dump() ?? null)
+        yield { class: name, model, sketches }
+      }
     }
-    narrow.add(outputTokens)
+  }
+
+  /** Takes over a row that `save` gave; to be called before anything is added. @param cls  undefined: of all classes */
+  restore(cls: ClassId | undefined, { model, sketches: [all, ...bands] }: SavedLengths): void {
+    const own = cls === undefined ? undefined : this.#own(cls)
+    const named = model === null ? undefined : own && this.#named(own, model)
+    const widest = model === null ? (own?.all ?? this.#all) : named?.all
+    widest?.load(all ?? [])
+    bands.slice(0, BANDS).forEach((band, at) => {
+      if (band !== null && named !== undefined) this.#band(named, at).load(band)
+    })
   }
 
   /** Mean length to expect; 200 before the first answer. */
@@ -169,6 +220,34 @@ export class OutputLengths {
       while (third < 3 && sum >= (weight * (2 * third + 1)) / 6)
         into[third++] = Math.min(most, Math.max(sofar + 1, TOKENS[bin] as number))
     }
+  }
+
+  #own(cls: ClassId): OfClass {
+    let own = this.#classes[cls]
+    if (own === undefined) {
+      own = { all: new Sketch(), models: new Map() }
+      this.#classes[cls] = own
+    }
+    return own
+  }
+
+  /** undefined: there are too many. */
+  #named({ models }: OfClass, model: string): OfModel | undefined {
+    let named = models.get(model)
+    if (named === undefined && models.size < MODELS_MAX) {
+      named = { all: new Sketch(), bands: [] }
+      models.set(model, named)
+    }
+    return named
+  }
+
+  #band({ bands }: OfModel, band: number): Sketch {
+    let narrow = bands[band]
+    if (narrow === undefined) {
+      narrow = new Sketch()
+      bands[band] = narrow
+    }
+    return narrow
   }
 
   /** Sketches from the widest to the narrowest, each taking over as its samples near `ENOUGH`. @returns how many */

@@ -58,6 +58,12 @@ export class RecentRequests {
     }
   }
 
+  /** The newest, so many at most, the oldest of them first. */
+  *newest(most: number): Generator<Asked> {
+    const count = Math.min(most, this.#kept)
+    for (let i = count; i > 0; i--) yield this.at((this.#next - i + KEPT) % KEPT)
+  }
+
   /** Share of a class's prompt tokens that were found in a cache; 0 before the first. */
   cachedShare(cls: ClassId): number {
     const sums = this.#sums[cls]

@@ -1,30 +1,63 @@
-/** A forecast as it is kept over a restart: what engines cost, by the names of their pools. */
+/** A forecast as it is kept over a restart: what engines cost, how long answers get, and the mix that came last. */
+import type { SavedLengths } from './lengths.js'
 import { COLD, type StepCost } from './step.js'
 
-export interface SavedForecast {
-  /** Changes when older figures would be read wrongly. */
-  readonly version: 1
-  readonly pools: readonly { readonly name: string; readonly cost: StepCost; readonly budget: number }[]
-}
+/** Changes when older figures would be read wrongly. */
+export const VERSION = 2
+
+/** By the names of pools and classes, for ids belong to one config. */
+export type SavedRow = { readonly version: typeof VERSION; readonly pool: string } & (
+  | { readonly kind: 'cost'; readonly cost: StepCost; readonly budget: number }
+  | ({ readonly kind: 'lengths' } & SavedLengths)
+  /** Class as an index into `classes`, prompt, cached and output tokens of each, one after another. */
+  | { readonly kind: 'recent'; readonly classes: readonly string[]; readonly asked: readonly number[] }
+)
 
 /**
  * Looks at what may be anything, since files get cut, edited and mixed up.
  * @returns the forecast, or in a few words why it is none
  */
-export function readSavedForecast(value: unknown): SavedForecast | string {
-  if (!isObject(value)) return 'no object'
-  if (value['version'] !== 1) return `its version is ${JSON.stringify(value['version'])}, not 1`
-  const { pools } = value
-  if (!Array.isArray(pools)) return 'its pools are no list'
-  for (const pool of pools) {
-    if (!isObject(pool) || typeof pool['name'] !== 'string') return 'a pool of it has no name'
-    if (!isAmount(pool['budget']) || pool['budget'] < 1)
-      return `the budget of pool ${pool['name']} is no number of tokens`
-    const cost = pool['cost']
-    if (!isObject(cost) || !Object.keys(COLD).every(key => isAmount(cost[key])))
-      return `the cost of pool ${pool['name']} has parts missing`
+export function readSavedForecast(value: unknown): readonly SavedRow[] | string {
+  if (!Array.isArray(value)) return 'no list of rows'
+  for (const row of value as unknown[]) {
+    if (!isObject(row)) return 'a row of it is no object'
+    if (row['version'] !== VERSION) return `its version is ${JSON.stringify(row['version'])}, not ${VERSION}`
+    if (typeof row['pool'] !== 'string') return 'a row of it is of no pool'
+    const why = wrongIn(row)
+    if (why !== undefined) return `pool ${row['pool']}: ${why}`
   }
-  return value as unknown as SavedForecast
+  return value as SavedRow[]
+}
+
+function wrongIn(row: Record<string, unknown>): string | undefined {
+  switch (row['kind']) {
+    case 'cost': {
+      const { cost, budget } = row
+      if (!isAmount(budget) || budget < 1) return 'a budget that is no number of tokens'
+      return isObject(cost) && Object.keys(COLD).every(key => isAmount(cost[key]))
+        ? undefined
+        : 'a cost with parts missing'
+    }
+    case 'lengths': {
+      const { class: cls, model, sketches } = row
+      const named = (cls === null || typeof cls === 'string') && (model === null || typeof model === 'string')
+      const isSketch = (one: unknown): boolean => one === null || areCounts(one)
+      return named && Array.isArray(sketches) && sketches.every(isSketch)
+        ? undefined
+        : 'lengths that are no counts'
+    }
+    case 'recent': {
+      const { classes, asked } = row
+      const named = Array.isArray(classes) && classes.every(name => typeof name === 'string')
+      return named && areCounts(asked) && asked.length % 4 === 0 ? undefined : 'requests that are no counts'
+    }
+    default:
+      return 'a row of a kind that is not known'
+  }
+}
+
+function areCounts(value: unknown): value is number[] {
+  return Array.isArray(value) && value.every(one => Number.isInteger(one) && one >= 0)
 }
 
 function isAmount(value: unknown): value is number {

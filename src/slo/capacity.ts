@@ -21,6 +21,14 @@ const ENOUGH = 200
 /** A sweep is a sample, too: 20,000 requests place a knee of 12 to within 1. Source: issue 4, item 7. */
 const SWEEP_UNCERTAINTY = 0.08
 
+/** What was learned, in figures. */
+export interface KnownCapacity {
+  /** Of each bin of load: its index, the weight and the good of it, and its age in ms. */
+  readonly bins: readonly (readonly number[])[]
+  /** The last knees by the model, the oldest first. */
+  readonly knees: readonly number[]
+}
+
 interface Bin {
   readonly index: number
   weight: number
@@ -47,6 +55,21 @@ export class LearnedCapacity {
     bin.good = bin.good * share + good
     bin.at = now
     this.#bins.set(index, bin)
+  }
+
+  known(now: Ms): KnownCapacity['bins'] {
+    return [...this.#bins.values()].map(({ index, weight, good, at }) => [
+      index,
+      Number(weight.toPrecision(6)),
+      Number(good.toPrecision(6)),
+      Math.round(now - at),
+    ])
+  }
+
+  /** Goes on from what was known once. @param gapMs  since then */
+  restore(bins: KnownCapacity['bins'], gapMs: Ms, now: Ms): void {
+    for (const [index = 0, weight = 0, good = 0, ageMs = 0] of bins)
+      this.#bins.set(index, { index, weight, good, at: now - ageMs - gapMs })
   }
 
   /**
@@ -122,6 +145,10 @@ const KNEES = 10
 /** Capacity by the model: the middle of its last knees, for each is a sample of the traffic's mix. */
 export class ModelCapacity {
   readonly #knees: number[] = []
+
+  get known(): KnownCapacity['knees'] {
+    return this.#knees
+  }
 
   add(workPerSec: number): void {
     if (!(workPerSec > 0)) return

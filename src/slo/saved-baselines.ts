@@ -14,9 +14,13 @@ interface SavedWindow {
   }[]
 }
 
-export interface SavedBaselines {
-  readonly all: SavedWindow | null
-  readonly hours: readonly ({ readonly window: SavedWindow; readonly count: number } | null)[]
+/** One window of them. */
+export interface SavedWindowRow {
+  /** Of the day; null: all hours. */
+  readonly hour: number | null
+  /** Windows in it. */
+  readonly count: number
+  readonly window: SavedWindow
 }
 
 const PLAIN = [
@@ -30,10 +34,10 @@ const PLAIN = [
 ] as const
 
 /** @param nameOf  of a replica; one without a name (an empty one) is left out */
-export function saveBaselines(
+export function* saveBaselines(
   { all, hours }: KnownBaselines,
   nameOf: (id: ReplicaId) => string,
-): SavedBaselines {
+): Generator<SavedWindowRow> {
   const save = (window: PoolWindow): SavedWindow => ({
     plain: PLAIN.map(name => window[name] ?? null),
     counts: saveCounts(window.counts),
@@ -41,10 +45,9 @@ export function saveBaselines(
       .map(({ replica, ageMs, counts }) => ({ name: nameOf(replica), ageMs, counts: saveCounts(counts) }))
       .filter(({ name }) => name !== ''),
   })
-  return {
-    all: all === undefined ? null : save(all),
-    hours: hours.map(one => (one === undefined ? null : { window: save(one.window), count: one.count })),
-  }
+  if (all !== undefined) yield { hour: null, count: 0, window: save(all) }
+  for (const [hour, one] of hours.entries())
+    if (one !== undefined) yield { hour, count: one.count, window: save(one.window) }
 }
 
 /** Six digits are more than any of them is known to. */
@@ -58,17 +61,18 @@ function saveCounts(counts: Counts): number[] {
  * @returns undefined where it is not what `saveBaselines` of this version gives
  */
 export function readBaselines(
-  saved: unknown,
+  saved: readonly unknown[],
   idOf: (name: string) => ReplicaId | undefined,
 ): KnownBaselines | undefined {
   try {
-    const { all, hours } = saved as SavedBaselines
-    return {
-      all: all === null ? undefined : readWindow(all, idOf),
-      hours: hours.map(one =>
-        one === null ? undefined : { window: readWindow(one.window, idOf), count: finite(one.count) },
-      ),
+    let all: PoolWindow | undefined
+    const hours: KnownBaselines['hours'][number][] = Array.from({ length: 24 })
+    for (const { hour, count, window } of saved as SavedWindowRow[]) {
+      if (hour === null) all = readWindow(window, idOf)
+      else if (hour in hours) hours[hour] = { window: readWindow(window, idOf), count: finite(count) }
+      else return undefined
     }
+    return { all, hours }
   } catch {
     return undefined
   }

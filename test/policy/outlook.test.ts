@@ -304,38 +304,58 @@ t.test('an engine that tells of a full KV memory is bound by it', async t => {
 })
 
 t.test(
-  'what is usual outlives a restart by the names of pools and replicas, and what is foreign is refused',
+  'what is usual and what was learned outlive a restart, by the names of pools and replicas',
   async t => {
-    const { outlook } = play({ replicas: 3, perSecond: () => 8, minutes: 4 })
-    const saved: unknown = JSON.parse(JSON.stringify(outlook.save()))
-    const again = byHand(specOf([3], 200)).outlook
-    t.equal(again.restore(saved), undefined)
-    t.same(JSON.parse(JSON.stringify(again.save())), saved)
+    const { outlook, fleet } = play({ replicas: 3, perSecond: () => 8, minutes: 4 })
+    type Row = { usual?: { window: { replicas: unknown[]; counts: number[]; plain: unknown[] } } }
+    const save = (of: Outlook, now: number): Row[] => JSON.parse(JSON.stringify([...of.save(now)]))
+    const saved = save(outlook, fleet.now)
+    const known = (of: Outlook, now: number) => of.readings(now)[0]?.capacity
+    t.match(known(outlook, fleet.now), { source: 'model' })
+    const { outlook: again } = byHand(specOf([3], 200))
+    t.equal(known(again, 5), undefined)
+    t.equal(again.restore(saved, 0, 5), undefined)
+    t.same(save(again, 5), saved)
+    t.equal(known(again, 5)?.workPerSec, known(outlook, fleet.now)?.workPerSec)
+    const old = byHand(specOf([3], 200)).outlook
+    t.equal(old.restore(saved, 3_600_000, 5), undefined)
+    t.match(
+      save(old, 5)[0],
+      { capacity: { bins: [[Number, Number, Number, Number]] } },
+      'what was seen an hour ago is an hour old',
+    )
+    t.match(save(old, 5).slice(1), saved.slice(1))
     const fewer = byHand(specOf([1], 200)).outlook
-    t.equal(fewer.restore(saved), undefined)
-    t.match(fewer.save(), [{ name: 'pool0', usual: { all: { replicas: [{ name: '10.0.0.1:8000' }] } } }])
-    t.equal(fewer.save()[0]?.usual.all?.replicas.length, 1, 'who is gone is forgotten')
-
-    const fresh = byHand(specOf([3], 200)).outlook
-    const none = JSON.stringify(fresh.save())
-    const [pool] = saved as { usual: { all: { counts: number[] } } }[]
-    for (const [foreign, why] of [
-      [7, 'no list of pools'],
-      [null, 'no list of pools'],
-      [[null], 'its version is undefined, not 1'],
-      [[{ ...pool, version: 2 }], 'its version is 2, not 1'],
-      [[{ ...pool, usual: {} }], 'what is usual for pool pool0 is not in the counts of this version'],
-      [
-        [{ ...pool, usual: { ...pool?.usual, all: { ...pool?.usual.all, counts: [1, 2] } } }],
-        'what is usual for pool pool0 is not in the counts of this version',
-      ],
-      [
-        [{ ...pool, usual: { ...pool?.usual, all: { ...pool?.usual.all, plain: ['x'] } } }],
-        'what is usual for pool pool0 is not in the counts of this version',
-      ],
-    ] as const) {
-      t.equal(fresh.restore(foreign), why)
-    }
-    t.equal(JSON.stringify(fresh.save()), none)
+    t.equal(fewer.restore(saved, 0, 5), undefined)
+    t.match(save(fewer, 5)[1], { usual: { hour: null, window: { replicas: [{ name: '10.0.0.1:8000' }] } } })
+    t.equal(save(fewer, 5)[1]?.usual?.window.replicas.length, 1, 'who is gone is forgotten')
   },
 )
+
+t.test('a foreign outlook is refused, and nothing of it is taken', async t => {
+  const { outlook, fleet } = play({ replicas: 2, perSecond: () => 8, minutes: 3 })
+  type Row = { usual: { window: Record<string, unknown> } }
+  const [capacity, row] = JSON.parse(JSON.stringify([...outlook.save(fleet.now)])) as [object, Row]
+  const { usual } = row
+  const fresh = byHand(specOf([2], 200)).outlook
+  const none = JSON.stringify([...fresh.save(5)])
+  const windows = 'what is usual for pool pool0 is not in the counts of this version'
+  const figures = 'the capacity of pool pool0 is not in figures'
+  for (const [foreign, why] of [
+    [7, 'no list of rows'],
+    [null, 'no list of rows'],
+    [[null], 'its version is undefined, not 2'],
+    [[{ ...row, version: 1 }], 'its version is 1, not 2'],
+    [[capacity, { ...row, usual: {} }], windows],
+    [[capacity, { ...row, usual: { ...usual, hour: 24 } }], windows],
+    [[row, { ...row, usual: { ...usual, window: { ...usual.window, counts: [1, 2] } } }], windows],
+    [[row, { ...row, usual: { ...usual, window: { ...usual.window, plain: ['x'] } } }], windows],
+    [[row, { ...capacity, capacity: null }], figures],
+    [[row, { ...capacity, capacity: { bins: [[1, 2, 3]], knees: [] } }], figures],
+    [[row, { ...capacity, capacity: { bins: [[1, 2, 3, 0]], knees: [] } }], figures],
+    [[row, { ...capacity, capacity: { bins: [], knees: ['1'] } }], figures],
+  ] as const) {
+    t.equal(fresh.restore(foreign, 0, 5), why)
+  }
+  t.equal(JSON.stringify([...fresh.save(5)]), none)
+})

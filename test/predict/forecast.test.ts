@@ -91,36 +91,57 @@ t.test('events that hold several tokens are told as so many', async t => {
   t.ok(off < 0.15, `the pace is off by ${off}, not by a factor of 4`)
 })
 
-t.test('a restart begins from the cost that was learned, and what is no forecast is refused', async t => {
+t.test('a restart begins from what was learned, and what is no forecast is refused', async t => {
   const learned = new Forecast(specOf([2], 100))
   play(learned, 60)
-  const file: unknown = JSON.parse(JSON.stringify(learned.save()))
-  const again = new Forecast(specOf([2, 1], 100))
+  const saved = (of: Forecast): unknown => JSON.parse(JSON.stringify([...of.save()]))
+  const file = saved(learned) as Record<string, unknown>[]
+  t.ok(JSON.stringify(file).length < 100_000, `${JSON.stringify(file).length} bytes`)
+  const again = new Forecast(specOf([2], 100))
   t.equal(again.restore(file), undefined)
-  t.same(again.pool(0).fit.cost, learned.pool(0).fit.cost)
-  t.equal(again.pool(0).fit.budget, learned.pool(0).fit.budget)
-  t.notOk(again.pool(0).fit.calibrated, 'an engine may have changed meanwhile: it is proved anew')
-  t.notSame(again.pool(1).fit.cost, learned.pool(0).fit.cost, 'a pool that was not there begins cold')
+  t.same(saved(again), file)
+  const [before, after] = [learned.pool(0), again.pool(0)]
+  t.same(after.fit.cost, before.fit.cost)
+  t.equal(after.fit.budget, before.fit.budget)
+  t.notOk(after.fit.calibrated, 'an engine may have changed meanwhile: it is proved anew')
+  t.equal(after.recent.count, Math.min(2048, before.recent.count))
+  const asked = { cls: 0, model: 'm', promptTokens: 900, maxTokens: undefined, stream: true }
+  t.ok(Math.abs(after.lengths.mean(asked) - before.lengths.mean(asked)) < 1e-6)
+  t.equal(after.lengths.quantile(asked, 0.9), before.lengths.quantile(asked, 0.9))
+
+  const more = new Forecast(specOf([2, 1], 100))
+  t.equal(more.restore(file), undefined)
+  t.notSame(more.pool(1).fit.cost, before.fit.cost, 'a pool that was not there begins cold')
+  const other = new Forecast(specOf([2], 100))
+  const renamed = JSON.parse(JSON.stringify(file).replaceAll('"chat"', '"gone"'))
+  t.equal(other.restore(renamed), undefined)
+  t.equal(other.pool(0).recent.count, 0, 'the requests of a class that is gone are no mix')
 
   const cold = new Forecast(specOf([1], 100))
-  const before = cold.save()
-  const pool = { name: 'pool0', budget: 2048, cost: before.pools[0]?.cost }
-  for (const [saved, why] of [
-    [7, 'no object'],
-    [[], 'no object'],
-    [{ version: 2 }, 'its version is 2, not 1'],
-    [{ version: 1, pools: {} }, 'its pools are no list'],
-    [{ version: 1, pools: [{ ...pool, name: 3 }] }, 'a pool of it has no name'],
-    [{ version: 1, pools: [{ ...pool, budget: 0 }] }, 'the budget of pool pool0 is no number of tokens'],
-    [
-      { version: 1, pools: [{ ...pool, cost: { ...pool.cost, netMs: -1 } }] },
-      'the cost of pool pool0 has parts missing',
-    ],
-    [{ version: 1, pools: [{ ...pool, cost: null }] }, 'the cost of pool pool0 has parts missing'],
+  const none = saved(cold)
+  const [cost] = file
+  const row = { version: 2, pool: 'pool0' }
+  const lengths = { ...row, kind: 'lengths', class: 'chat', model: null, sketches: [[80, 3]] }
+  const recent = { ...row, kind: 'recent', classes: ['chat'], asked: [0, 100, 0, 10] }
+  for (const [foreign, why] of [
+    [7, 'no list of rows'],
+    [{}, 'no list of rows'],
+    [[null], 'a row of it is no object'],
+    [[{ version: 1, pools: [] }], 'its version is 1, not 2'],
+    [[{ ...cost, pool: 3 }], 'a row of it is of no pool'],
+    [[{ ...row, kind: 'price' }], 'pool pool0: a row of a kind that is not known'],
+    [[{ ...cost, budget: 0 }], 'pool pool0: a budget that is no number of tokens'],
+    [[{ ...cost, cost: null }], 'pool pool0: a cost with parts missing'],
+    [[lengths, { ...recent, asked: [0, 100, 0] }], 'pool pool0: requests that are no counts'],
+    [[{ ...recent, asked: [0, 100, -1, 10] }], 'pool pool0: requests that are no counts'],
+    [[{ ...lengths, sketches: [[80, 0.5]] }], 'pool pool0: lengths that are no counts'],
+    [[{ ...lengths, class: 1 }], 'pool pool0: lengths that are no counts'],
   ] as const) {
-    t.equal(cold.restore(saved), why)
+    t.equal(cold.restore(foreign), why)
   }
-  t.same(cold.save(), before)
+  t.same(saved(cold), none, 'and nothing of it is taken')
+  t.equal(cold.restore([{ ...lengths, sketches: [[900, 3, 80, 1e9, 81, 2]] }, recent]), undefined)
+  t.ok(cold.pool(0).lengths.quantile(asked, 1) < 60, 'lengths and counts out of bounds are left out')
 })
 
 t.test('what is not streamed teaches lengths and nothing about steps', async t => {
