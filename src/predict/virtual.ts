@@ -62,10 +62,10 @@ export class VirtualReplica {
   advance(sink: (end: VirtualEnd) => void): void {
     for (let ended = false; !ended; ) {
       const head = this.#line[this.#lineHead]
-      if (head !== undefined && head.readyAt <= this.now && this.#fits(head)) this.#mixedStep(sink)
+      if (head !== undefined && head.readyAt <= this.now && this.#fits(head)) ended = this.#mixedStep(sink)
       else if (this.#streams.length > 0) this.#decodeSteps(head)
       else this.now = Math.max(this.now, head?.readyAt ?? this.now)
-      ended = this.#finish(sink)
+      ended = this.#finish(sink) || ended
     }
   }
 
@@ -83,8 +83,8 @@ export class VirtualReplica {
     return kvTokens === undefined || held === 0 || held + prompt.asked.promptTokens <= kvTokens
   }
 
-  /** One step with as much of the waiting prompts as its budget holds. */
-  #mixedStep(sink: (end: VirtualEnd) => void): void {
+  /** One step with as much of the waiting prompts as its budget holds. @returns whether an answer of one token ended */
+  #mixedStep(sink: (end: VirtualEnd) => void): boolean {
     const { cost, budget } = this.#options
     const streams = this.#streams.length
     const room = Math.max(1, budget - streams)
@@ -107,23 +107,28 @@ export class VirtualReplica {
     this.now += stepMs(cost, streams, this.#context, tokens) + cost.perPairMs * pairs
     this.#step++
     this.#context += streams
-    for (; this.#lineHead < at; this.#lineHead++) this.#begin(this.#line[this.#lineHead] as Prompt, sink)
+    let ended = false
+    for (; this.#lineHead < at; this.#lineHead++)
+      ended = this.#begin(this.#line[this.#lineHead] as Prompt, sink) || ended
     if (this.#lineHead > 1024) {
       this.#line.splice(0, this.#lineHead)
       this.#lineHead = 0
     }
+    return ended
   }
 
-  #begin(prompt: Prompt, sink: (end: VirtualEnd) => void): void {
+  /** @returns whether its first token was its last */
+  #begin(prompt: Prompt, sink: (end: VirtualEnd) => void): boolean {
     const { asked } = prompt
     const ttftMs = this.now - prompt.readyAt + this.#options.cost.netMs
     if (asked.outputTokens < 2) {
       sink({ asked, ttftMs, decodeMs: 0 })
       this.#send()
-      return
+      return true
     }
     this.#streams.push({ asked, ttftMs, firstAt: this.now, lastStep: this.#step + asked.outputTokens - 1 })
     this.#context += asked.promptTokens + 1
+    return false
   }
 
   /** Steps that only decode, up to the next end, or until the next prompt is ready. */

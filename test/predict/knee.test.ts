@@ -172,3 +172,10 @@ t.test('answers of long ago fade', async t => {
   for (let i = 0; i < 20_000; i++) lengths.add(0, 'm', 10, 50)
   t.ok(lengths.mean(query) < 80, `${lengths.mean(query)}`)
 })
+
+t.test('answers of one token end like others: a search over nothing else comes to its end', async t => {
+  const deadline = traffic(0, { kind: 'deadline', deadlineMs: 100, minTokensPerSecond: 0 })
+  const knee = found(search(alike(100, 1), [deadline]))
+  t.match(knee, { binding: 'deadline' })
+  t.ok(knee!.concurrency >= 1)
+})
