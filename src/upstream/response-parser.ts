@@ -173,7 +173,9 @@ export class ResponseParser {
       }
     }
     if (to > from && !this.stopped) this.sink.body(bytes, from, to)
-    if (this.fault !== undefined && !this.stopped) this.sink.bad(this.fault)
+    if (this.fault === undefined || this.stopped) return
+    this.stopped = true
+    this.sink.bad(this.fault)
   }
 
   /** The upstream sent its last byte. @returns false where the answer was cut by it */
