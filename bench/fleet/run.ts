@@ -80,7 +80,7 @@ for (const table of tables) {
       const quiet = scenario.startsWith('stress-') ? 'chat-agents20-8b' : scenario
       const known = tuning.get(quiet, policy)
       // Weir's numbers are the same everywhere: the mechanism is what is judged.
-      const fixed = values.quick || policy.name === 'weir'
+      const fixed = policy.name === 'weir' || (values.quick && !values.tune)
       const set = fixed ? (known?.knobs ?? {}) : await tuning.choose(quiet, policy, crew, values.tune)
       knobs.set(policy.name, set)
       const choice = tuning.get(quiet, policy)

@@ -55,7 +55,7 @@ export const TABLES: readonly Table[] = [
       'N = 8, Llama-3-8B, Azure chat with 20 % agents, and something goes wrong after two minutes and a half',
     scenarios: [
       ...['burst', 'square', 'two-state', 'prompt-shift', 'cache-flush', 'crash', 'slow', 'cold-start'],
-      ...['foreign', 'aborts', 'retries-obey', 'retries-ignore'],
+      ...['foreign', 'aborts', 'retries-obey', 'retries-ignore', 'stale'],
     ].map(name => `stress-${name}`),
     loads: [0.8, 1.5],
     policies: ['weir', 'static-cap'],

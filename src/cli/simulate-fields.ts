@@ -104,16 +104,18 @@ const traffic = object(
 const rate = object(
   {
     shape: kind(
-      ['steady', 'burst', 'square', 'two-state', 'steps'],
+      ['steady', 'burst', 'square', 'daily', 'two-state', 'steps'],
       'How the rate goes up and down around the load.',
     ),
     at: Type.Optional(duration('Of a burst: when it begins.')),
     for: Type.Optional(duration('Of a burst: how long it lasts.')),
     factor: Type.Optional(amount(0, 'Of a burst. 3: three times the rate.')),
-    period: Type.Optional(duration('Of a square wave: high half and low half.')),
+    period: Type.Optional(
+      duration('Of a square wave: high half and low half. Of daily: a day, from its lowest rate on.'),
+    ),
     mean: Type.Optional(duration('Of two states: how long each lasts, on average.')),
-    low: Type.Optional(amount(0, 'Factor of the low half or state.')),
-    high: Type.Optional(amount(0, 'Factor of the high half or state.')),
+    low: Type.Optional(amount(0, 'Factor of the low half or state, or at night.')),
+    high: Type.Optional(amount(0, 'Factor of the high half or state, or at noon.')),
     steps: Type.Optional(
       Type.Array(
         object({ at: duration('From then on.'), factor: amount(0, 'So many times the rate.') }, 'One step.'),
@@ -153,6 +155,7 @@ export const ScenarioFields = Type.Object(
         }),
         noise: amount(0, 'Sigma of the lognormal jitter of each iteration. Measured: 0.01 to 0.03.', 0.02),
         prefix_cache: flag('Whether engines keep prefixes.', true),
+        view_delay: Type.Optional(duration('What engines do is known to the policy so much later.')),
         max_in_flight: whole('count', 1, 'Of one replica, for policies that go by a limit.', { default: 64 }),
       },
       'The replicas, all in one pool.',

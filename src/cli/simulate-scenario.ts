@@ -65,6 +65,7 @@ class Reader {
       noise: file.fleet.noise,
       prefixCache: file.fleet.prefix_cache,
       maxInFlight: file.fleet.max_in_flight,
+      ...(file.fleet.view_delay === undefined ? {} : { staleMs: ms(file.fleet.view_delay) }),
       classes: Object.entries(file.classes).map(([name, one]) => this.#class(name, one)),
       rate: file.rate === undefined ? { kind: 'steady' } : this.#rate(file.rate),
       faults: file.faults.map((fault, at) => this.#fault(fault, ['faults', at], size)),
@@ -131,8 +132,9 @@ class Reader {
       case 'burst':
         return { kind: 'burst', atMs: need.ms('at'), forMs: need.ms('for'), factor: need.number('factor') }
       case 'square':
+      case 'daily':
         return this.#notStill({
-          kind: 'square',
+          kind: file.shape,
           periodMs: need.ms('period'),
           low: need.number('low'),
           high: need.number('high'),

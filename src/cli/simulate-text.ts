@@ -21,9 +21,14 @@ ${lines.join('\n')}
 good by prompt length, shortest quarter first: ${quartiles}
 good by work ${percent(cell.good_share_by_work)}, by prompt tokens ${percent(cell.good_share_by_prompt_tokens)}, by output tokens ${percent(cell.good_share_by_output_tokens)}
 wasted work ${percent(cell.wasted_work_share)}; prefix hits ${percent(cell.prefix_hit_share)}; preemptions ${cell.preemptions}
-a decision: p50 ${micros(cell.decision_us_p50)}, p99 ${micros(cell.decision_us_p99)}
+${'recovery_ms' in cell ? recoveryText(cell.recovery_ms) : ''}a decision: p50 ${micros(cell.decision_us_p50)}, p99 ${micros(cell.decision_us_p99)}
 `
 }
+
+const recoveryText = (time: number | undefined): string =>
+  time === undefined
+    ? 'newcomers are not served again as before the burst\n'
+    : `newcomers are served again as before the burst after ${ms(time)}\n`
 
 const micros = (time: number | undefined): string => (time === undefined ? '-' : `${time.toFixed(0)} us`)
 

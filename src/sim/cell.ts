@@ -8,6 +8,7 @@ import { Fluid, idleServes, type Parcel, slotOf } from './fluid.js'
 import type { Arrival, Job } from './job.js'
 import { Mix, sampleOf, type TraceData } from './mix.js'
 import type { EngineProfile } from './profiles.js'
+import { Recovery } from './recovery.js'
 import { type Scaled, type ScaleLimits, Scaling } from './scaling.js'
 import { classesOf, type Fault, MODEL, policySpecOf, profilesOf, type Scenario } from './scenario.js'
 import { type Figures, nearestRank, Tally } from './tally.js'
@@ -132,6 +133,8 @@ export interface CellResult extends Figures {
   /** Prompt tokens found in prefix caches, of those looked up. */
   readonly prefix_hit_share: number | undefined
   readonly classes: Readonly<Record<string, Figures>>
+  /** Of a scenario with a burst: see `Recovery`. */
+  readonly recovery_ms?: Ms | undefined
   readonly scaled?: Scaled
 }
 
@@ -162,6 +165,8 @@ export function runCell({ stage, create, load, seed, clock, scale }: CellOptions
   const policy = create(stage.spec(absent), seededRng(policySeed ?? 0))
   const { classes } = stage
   const tally = new Tally(classes, stage.fluids, stage.fastest)
+  const { rate } = scenario
+  const recovery = rate.kind === 'burst' ? new Recovery(rate.atMs, rate.atMs + rate.forMs, until) : undefined
   const decisions: number[] = []
   const fleet = new Fleet({
     replicas: profiles,
@@ -170,6 +175,7 @@ export function runCell({ stage, create, load, seed, clock, scale }: CellOptions
     models: stage.models,
     traffic: scaling === undefined ? mix : scaling.counted(mix),
     ...(scenario.noise === 0 ? {} : { noise: { sigma: scenario.noise, rng: seededRng(noiseSeed ?? 0) } }),
+    ...(scenario.staleMs === undefined ? {} : { staleMs: scenario.staleMs }),
     untilMs: until + TAIL_MS + PATIENCE_MS,
     happenings: [
       ...faults.flatMap(fault => happeningsOf(fault, stage, absent, seededRng(faultSeed ?? 0))),
@@ -177,7 +183,9 @@ export function runCell({ stage, create, load, seed, clock, scale }: CellOptions
     ],
     ended: (job, { verdict }, next) => {
       const again = (next?.retry ?? 0) > (job.arrival.retry ?? 0)
-      if (measured(job, warmupMs, until)) tally.ended(job, verdict, again)
+      if (!measured(job, warmupMs, until)) return
+      tally.ended(job, verdict, again)
+      if (!again) recovery?.ended(job)
     },
     ...(clock === undefined
       ? {}
@@ -195,6 +203,7 @@ export function runCell({ stage, create, load, seed, clock, scale }: CellOptions
     preemptions: sum('preemptions'),
     prefix_hit_share: queries === 0 ? undefined : sum('prefixHits') / queries,
     classes: tally.byClass,
+    ...(recovery === undefined ? {} : { recovery_ms: recovery.ms }),
     ...(scaling === undefined ? {} : { scaled: scaling.result }),
   }
 }

@@ -36,6 +36,8 @@ export interface FleetOptions {
   readonly traffic: Traffic
   /** Told of each request once, when it has ended, with what its sender does next. */
   readonly ended: (job: Job, judgement: Judgement, next: Arrival | undefined) => void
+  /** The policy hears so much later what engines do; default: at once. */
+  readonly staleMs?: Ms
   /** Lognormal jitter of the iteration times. */
   readonly noise?: { readonly sigma: number; readonly rng: Rng }
   /** Those still under way then end as timed out; default: it runs until all have ended. */
@@ -122,7 +124,10 @@ export class Fleet {
     }
     if (until === Number.POSITIVE_INFINITY) return
     this.#now = Math.max(this.#now, until)
-    for (const job of [...this.#open.values()]) this.#cut(job, 'timeout')
+    for (const job of [...this.#open.values()]) {
+      if (job.endedAt === undefined) this.#cut(job, 'timeout')
+      else this.#complete(job)
+    }
   }
 
   /** A request arrives now. */
@@ -137,7 +142,7 @@ export class Fleet {
     this.#open.set(ticket.id, job)
     if (arrival.leavesAfterMs !== undefined) {
       this.at(now + arrival.leavesAfterMs, () => {
-        if (job.end === undefined) this.#cut(job, 'clientLeft')
+        if (job.end === undefined && job.endedAt === undefined) this.#cut(job, 'clientLeft')
       })
     }
     this.#follow(decisions)
@@ -146,7 +151,7 @@ export class Fleet {
   /** Breaks a replica off: what it had is lost, and nobody is answered until `restore`. */
   crash(replica: ReplicaId): void {
     this.#down[replica] = true
-    const lost = [...this.#open.values()].filter(job => job.replica === replica)
+    const lost = [...this.#open.values()].filter(job => job.replica === replica && job.endedAt === undefined)
     const failure: Failure = { kind: 'reset', detail: 'the replica crashed' }
     for (const job of lost) this.#engineOf(replica).abort(job.sequence as never, this.#now)
     this.#plan(replica)
@@ -223,6 +228,11 @@ export class Fleet {
   }
 
   #stepped(step: Step<Job>): void {
+    const stale = this.#options.staleMs ?? 0
+    if (stale > 0) {
+      this.#later(step, stale)
+      return
+    }
     const policy = this.#policy
     const now = step.endedAt
     let begun = 0
@@ -232,13 +242,43 @@ export class Fleet {
       if (first) begun++
       // Foreign ones have no ticket; another's decision at this very moment may have ended this one.
       if (job.ticket === undefined || job.end !== undefined) continue
-      if (first) this.#follow(policy.firstToken(job.ticket, now))
+      if (first) this.#begin(job, now)
       else policy.mark(job.ticket, now, sequence.fresh)
     }
     for (const { request } of step.ended) {
       if (request.ticket === undefined || request.end !== undefined) continue
-      this.#finish(request, { kind: 'complete', progress: request.progress() })
+      this.#complete(request)
     }
+  }
+
+  /** The policy hears of a step after `stale`. Clients have their tokens at once: they are judged by when those came. */
+  #later(step: Step<Job>, stale: Ms): void {
+    const first = new Set(step.begun)
+    const told = step.emitted.map(sequence => ({
+      job: sequence.request,
+      marks: first.has(sequence) ? 0 : sequence.fresh,
+    }))
+    const ended = step.ended.map(({ request }) => request)
+    for (const job of ended) job.endedAt = step.endedAt
+    this.at(step.endedAt + stale, () => {
+      for (const { job, marks } of told) {
+        if (job.ticket === undefined || job.end !== undefined) continue
+        if (marks === 0) this.#begin(job, this.#now)
+        else this.#policy.mark(job.ticket, this.#now, marks)
+      }
+      for (const job of ended) if (job.ticket !== undefined && job.end === undefined) this.#complete(job)
+    })
+  }
+
+  /** The policy hears of its first output. */
+  #begin(job: Job, now: Ms): void {
+    if (job.begun) return
+    job.begun = true
+    this.#follow(this.#policy.firstToken(job.ticket as Ticket, now))
+  }
+
+  #complete(job: Job): void {
+    this.#finish(job, { kind: 'complete', progress: job.progress() })
   }
 
   #follow(decisions: readonly Decision[]): void {
@@ -302,6 +342,8 @@ export class Fleet {
   }
 
   #finish(job: Job, ending: Ending & { kind: JobEnd }): void {
+    // What is not heard of yet: an end comes after a beginning.
+    if (job.firstTokenAt !== undefined) this.#begin(job, this.#now)
     const { judgement, decisions } = this.#policy.finish(job.ticket as Ticket, ending, this.#now)
     this.#close(job, ending.kind, judgement)
     this.#follow(decisions)
@@ -310,8 +352,10 @@ export class Fleet {
   #close(job: Job, end: JobEnd, judgement: Judgement): void {
     const ticket = job.ticket as Ticket
     this.#open.delete(ticket.id)
-    job.close(end, this.#now, this.#options.classes[job.arrival.cls] as TrafficClass)
-    const next = this.#traffic.after?.(job, this.#now)
+    const endedAt = job.endedAt ?? this.#now
+    job.close(end, endedAt, this.#options.classes[job.arrival.cls] as TrafficClass)
+    const wanted = this.#traffic.after?.(job, endedAt)
+    const next = wanted === undefined || wanted.at >= this.#now ? wanted : { ...wanted, at: this.#now }
     this.#options.ended(job, judgement, next)
     if (next !== undefined) this.at(next.at, () => this.send(next))
   }

@@ -45,6 +45,8 @@ export class Job implements EngineRequest {
   end: JobEnd | undefined
   endedAt: Ms | undefined
   dispatchedAt: Ms | undefined
+  /** The policy has heard of its first output. */
+  begun = false
   /** Met its class's promise, by the simulator's own reckoning. */
   good = false
   /** In the denominator of goodput. */

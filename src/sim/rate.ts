@@ -2,6 +2,9 @@
 import type { Ms, Rng } from '../time.js'
 import type { RateShape } from './scenario.js'
 
+/** Of a day, each with a rate of its own: five minutes. */
+const STEPS = 288
+
 /** A factor that holds up to a time. */
 interface Stretch {
   readonly factor: number
@@ -53,6 +56,16 @@ function* stretchesOf(shape: RateShape, rng: Rng): Generator<Stretch> {
         at += shape.periodMs / 2
         yield { factor: high ? shape.high : shape.low, untilMs: at }
       }
+    case 'daily': {
+      const { periodMs, low, high } = shape
+      for (let step = 0; ; step++) {
+        const turn = (2 * Math.PI * (step + 0.5)) / STEPS
+        yield {
+          factor: (low + high - (high - low) * Math.cos(turn)) / 2,
+          untilMs: ((step + 1) / STEPS) * periodMs,
+        }
+      }
+    }
     case 'two-state':
       for (let high = rng.next() < 0.5; ; high = !high) {
         at -= shape.meanMs * Math.log(1 - rng.next())

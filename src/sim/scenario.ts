@@ -44,6 +44,8 @@ export type RateShape =
   | { readonly kind: 'steady' }
   | { readonly kind: 'burst'; readonly atMs: Ms; readonly forMs: Ms; readonly factor: number }
   | { readonly kind: 'square'; readonly periodMs: Ms; readonly low: number; readonly high: number }
+  /** A sine, from its lowest on. */
+  | { readonly kind: 'daily'; readonly periodMs: Ms; readonly low: number; readonly high: number }
   /** Each state lasts an exponential time. */
   | { readonly kind: 'two-state'; readonly meanMs: Ms; readonly low: number; readonly high: number }
   /** From each time on, its factor. */
@@ -86,6 +88,8 @@ export interface Scenario {
   readonly prefixCache: boolean
   /** Requests in flight on one replica, until its speed is known; and what rules without a model go by. */
   readonly maxInFlight: number
+  /** What engines do is known to the policy so much later; absent: at once. */
+  readonly staleMs?: Ms
   readonly classes: readonly ScenarioClass[]
   readonly rate: RateShape
   readonly faults: readonly Fault[]

@@ -85,6 +85,7 @@ t.test(
       t.equal(figures.good, figures.verdicts.good)
     }
     t.equal(chat.offered + agent.offered, once.offered)
+    t.ok(once.recovery_ms === null || once.recovery_ms % 2000 === 0, 'the burst is over')
     t.ok(once.attempts > 1, 'shed clients came again')
     t.ok(once.excluded > 0, 'clients left')
     t.equal(once.good_by_prompt_quartile.length, 4)
@@ -167,18 +168,18 @@ t.test('what cannot be simulated is said with its place and how to mend it', asy
 t.test('a config answers how many replicas hold its promise, with a curve and a picture', async t => {
   const dir = t.testdir({ 'trace.csv': '' })
   const rows = Array.from(
-    { length: 900 },
+    { length: 300 },
     (_, at) => `${at * 400},${600 + (at % 7) * 300},${40 + (at % 11) * 12}`,
   )
   writeFileSync(join(dir, 'trace.csv'), `t_ms,input_tokens,output_tokens\n${rows.join('\n')}\n`)
   mkdirSync(join(dir, 'out'))
   const picture = join(dir, 'out/curve.svg')
   const args = ['-c', 'config/weir.yaml', '--engine', 'llama2-70b', '--trace', join(dir, 'trace.csv')]
-  const more = ['--policy', 'weir', '--replicas', '1..6', '--load', '1,4', '--rate', '5']
-  const { code, out } = await run([...args, ...more, '--out', picture, '--json'])
+  const more = ['--policy', 'simple', '--rate', '5', '--replicas']
+  const { code, out } = await run([...args, ...more, '1..6', '--load', '1,4', '--out', picture, '--json'])
   t.equal(code, 0)
   const curve = JSON.parse(out)
-  t.match(curve, { policy: 'weir', engine: 'llama2-70b', load_is: '5.00 requests/s' })
+  t.match(curve, { policy: 'simple', engine: 'llama2-70b', load_is: '5.00 requests/s' })
   t.strictSame(
     curve.loads.map((point: { load: number }) => point.load),
     [1, 4],
@@ -188,9 +189,9 @@ t.test('a config answers how many replicas hold its promise, with a curve and a 
   t.ok(needed.replicas === null || (needed.replicas >= 1 && needed.replicas <= 6))
   for (const point of curve.points) t.equal(point.holds, point.broke === null)
   t.match(readFileSync(picture, 'utf8'), /^<svg [\s\S]*requests\/s[\s\S]*<\/svg>\n$/)
-  const people = await run([...args, ...more])
+  const people = await run([...args, ...more, '3..4', '--load', '1'])
   t.match(people.out, /load +replicas +offered\/s/)
-  t.match(people.out, /hold|Not even 6 replicas/)
+  t.match(people.out, /hold|Not even 4 replicas/)
   t.match(people.err, /simulating load 1\n/)
 })
 
@@ -200,19 +201,20 @@ t.test(
     const folder = fileURLToPath(new URL('../../bench/scenarios/', import.meta.url))
     const traces = new Map<string, TraceData>()
     const known = new Map<string, number>()
-    for (const name of readdirSync(folder)) {
+    for (const name of readdirSync(folder).filter(one => one.endsWith('.yaml'))) {
       const file = join(folder, name)
       const scenario = await readScenario(file)
       const missing = scenario.classes.some(
         ({ requests }) => 'trace' in requests && !traces.has(requests.trace),
       )
       if (missing) for (const [trace, data] of await readTraces(scenario, file)) traces.set(trace, data)
-      // Stress differs from the quiet scenario only in what goes wrong.
-      const key = JSON.stringify([scenario.replicas, scenario.classes])
+      // Neither the mix nor the number of replicas is asked about, nor what goes wrong.
+      const engines = new Set(scenario.replicas.map(({ engine }) => engine))
+      const key = JSON.stringify([[...engines], scenario.classes.map(one => ({ ...one, share: 1 }))])
       const least = known.get(key) ?? Math.min(...new Stage(scenario, traces).idleShare)
       known.set(key, least)
       t.ok(least >= 0.98, `${name}: ${least}`)
     }
-    t.ok(known.size > 10)
+    t.ok(known.size > 5)
   },
 )

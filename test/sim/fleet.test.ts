@@ -7,6 +7,8 @@ import { Fleet, type FleetOptions } from '../../src/sim/fleet.js'
 import type { Arrival, Job } from '../../src/sim/job.js'
 import { NextTimes } from '../../src/sim/next-times.js'
 import { profileNamed } from '../../src/sim/profiles.js'
+import { RateClock } from '../../src/sim/rate.js'
+import { Recovery } from '../../src/sim/recovery.js'
 import type { Judgement } from '../../src/slo/verdict.js'
 import { seededRng } from '../../src/time.js'
 import { agent, chat, specOf } from '../policy/world.js'
@@ -73,6 +75,9 @@ const arrivals = (mostGapMs: number) =>
       })
     })
 
+/** How late the policy hears of what engines do. */
+const stale = fc.constantFrom(0, 0, 30, 250)
+
 /** Crashes and comings back of replica 0, in turn. */
 const crashes = fc.array(fc.double({ min: 1, max: 4_000, noNaN: true }), { maxLength: 4 })
 
@@ -81,10 +86,11 @@ t.test(
   async t => {
     t.doesNotThrow(() =>
       fc.assert(
-        fc.property(arrivals(150), crashes, (list, breaks) => {
+        fc.property(arrivals(150), crashes, stale, (list, breaks, staleMs) => {
           let computed = 0
           const { ends, fleet, policy } = run({
             arrivals: list,
+            change: { staleMs },
             during: fleet => {
               let at = 0
               breaks.forEach((gap, turn) => {
@@ -119,7 +125,7 @@ t.test(
           }
           for (const engine of fleet.engines) assert.equal(engine.kvUsage, 0)
         }),
-        { numRuns: 60 },
+        { numRuns: 25 },
       ),
     )
   },
@@ -141,7 +147,7 @@ t.test('the simulator reckons who was served well by its own times, and the poli
           }
         }
       }),
-      { numRuns: 60 },
+      { numRuns: 30 },
     ),
   )
   t.ok(seen.good > 0 && seen.bad > 0 && seen.excluded > 0, JSON.stringify(seen))
@@ -179,6 +185,29 @@ t.test(
     t.equal(count('truncated') + count('complete') + count('upstreamError') + count('shed'), list.length)
     const between = ends.filter(({ job }) => job.arrival.at > 600 && job.arrival.at < 1400)
     t.ok(between.every(({ job }) => job.replica === 1 || job.end !== 'complete'))
+  },
+)
+
+t.test(
+  'a policy that hears late keeps slots taken that are free, and judges by when tokens came',
+  async t => {
+    const list = [0, 1].map(turn => ({ at: turn * 300, cls: 0, promptTokens: 100, outputTokens: 2 }))
+    const go = (staleMs: number) => run({ arrivals: list, replicas: 1, limit: 1, change: { staleMs } })
+    t.same(
+      go(0).ends.map(({ job }) => job.end),
+      ['complete', 'complete'],
+    )
+    const { ends, fleet } = go(400)
+    t.same(
+      ends.map(({ job }) => job.end),
+      ['shed', 'complete'],
+      'it does not know yet that the first has ended',
+    )
+    const first = ends[1]
+    t.ok(first?.job.good)
+    t.equal(first?.judgement.verdict, 'good')
+    t.equal(first?.judgement.ttftMs, first?.job.ttftMs)
+    t.equal(fleet.now, (first?.job.endedAt ?? 0) + 400)
   },
 )
 
@@ -226,10 +255,11 @@ t.test(
 )
 
 t.test('one replica that serves one at a time waits like an M/D/1 queue', async t => {
+  const REQUESTS = 30_000
   const profile = { ...llama, maxSeqs: 1, overheadMs: 0 }
   // Each takes the same time: alone, and so in steps of one sequence.
   const alone = run({
-    arrivals: [{ at: 0, cls: 1, promptTokens: 500, outputTokens: 8 }],
+    arrivals: [{ at: 0, cls: 1, promptTokens: 500, outputTokens: 1 }],
     replicas: 1,
     change: { replicas: [profile] },
   }).ends[0]?.job
@@ -237,7 +267,7 @@ t.test('one replica that serves one at a time waits like an M/D/1 queue', async 
   for (const utilisation of [0.5, 0.8]) {
     const rng = seededRng(11)
     let at = 0
-    let left = 60_000
+    let left = REQUESTS
     let waited = 0
     const fleet = new Fleet({
       replicas: [profile],
@@ -248,7 +278,7 @@ t.test('one replica that serves one at a time waits like an M/D/1 queue', async 
         next: () => {
           if (left-- === 0) return undefined
           at -= (serviceMs / utilisation) * Math.log(1 - rng.next())
-          return { at, cls: 1, promptTokens: 500, outputTokens: 8 }
+          return { at, cls: 1, promptTokens: 500, outputTokens: 1 }
         },
       },
       ended: job => {
@@ -257,10 +287,59 @@ t.test('one replica that serves one at a time waits like an M/D/1 queue', async 
     })
     fleet.run()
     const expected = (utilisation * serviceMs) / (2 * (1 - utilisation))
-    const error = waited / 60_000 / expected - 1
+    const error = waited / REQUESTS / expected - 1
     t.ok(
       Math.abs(error) < 0.03,
       `at ${utilisation}: ${(error * 100).toFixed(2)} % off ${expected.toFixed(1)} ms`,
     )
   }
+})
+
+t.test(
+  'recovery is from the end of a burst to three windows in a row that are as good as before it',
+  async t => {
+    const recovered = (good: (at: number) => boolean): number | undefined => {
+      const recovery = new Recovery(10_000, 20_000, 40_000)
+      for (let at = 0; at < 40_000; at += 20) {
+        recovery.ended({ arrival: { at }, offered: true, good: good(at) } as Job)
+      }
+      return recovery.ms
+    }
+    t.equal(
+      recovered(at => at < 10_000 || at >= 20_000),
+      0,
+    )
+    t.equal(
+      recovered(at => at < 10_000 || at >= 25_000),
+      6_000,
+      'the window from 4 to 6 s is half good',
+    )
+    t.equal(
+      recovered(at => at < 10_000 || (at >= 22_000 && at < 26_000) || at >= 30_000),
+      10_000,
+      'two windows are not enough',
+    )
+    t.equal(
+      recovered(at => at % 40 === 0 && (at < 10_000 || at >= 30_000)),
+      10_000,
+      'half were good before',
+    )
+    t.equal(
+      recovered(at => at < 10_000),
+      undefined,
+    )
+  },
+)
+
+t.test('a day goes from its lowest rate to its highest and back, and its mean is half-way', async t => {
+  const clock = new RateClock({ kind: 'daily', periodMs: 86_400_000, low: 0.5, high: 1.5 }, seededRng(1))
+  const hours = new Array<number>(24).fill(0)
+  for (let at = clock.after(1000); at < 86_400_000; at = clock.after(1000)) {
+    hours[Math.floor(at / 3_600_000)]! += 1
+  }
+  const rate = (hour: number): number => (hours[hour] ?? 0) / 3600
+  t.ok(Math.abs(rate(0) - 0.51) < 0.01, `${rate(0)} in the first hour`)
+  t.ok(Math.abs(rate(12) - 1.49) < 0.01, `${rate(12)} after noon`)
+  t.ok(Math.abs(rate(6) - 1.07) < 0.02, `${rate(6)} in the morning`)
+  t.ok(Math.abs(hours.reduce((a, b) => a + b, 0) / 86_400 - 1) < 0.001)
 })
