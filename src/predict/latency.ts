@@ -36,12 +36,13 @@ const PREFILL_SHARE_MAX = 0.85
  * @param cachedTokens  expected to be found in the replica's prefix cache
  */
 export function expectedTtft(load: Load, promptTokens: number, cachedTokens: number, now: Ms): Ms {
-  const { cost, budget } = load.fit
+  const { factor, fit, streams, contextTokens } = load
+  const { cost, budget } = fit
   const fresh = Math.max(1, promptTokens - cachedTokens)
   const pairs = promptPairs(promptTokens, fresh)
   const ready = now + cost.netMs
   const work = (tokens: number, itsPairs: number): Ms =>
-    load.factor * prefillMs(cost, load.streams, load.contextTokens, tokens, itsPairs, budget)
+    factor * prefillMs(cost, streams, contextTokens, tokens, itsPairs, budget)
   if (load.waiting > 0 && ready <= load.prefillFrom) {
     const end = load.prefillFrom + work(load.waitingTokens + fresh, load.waitingPairs + pairs)
     return end - now
@@ -51,7 +52,7 @@ export function expectedTtft(load: Load, promptTokens: number, cachedTokens: num
   const freeAt =
     load.waiting > 0 ? load.prefillFrom + work(under, load.waitingPairs - latePairs) : load.stepEndsAt
   // Ready in the middle of a later step: on average half of it is left.
-  const half = load.streams > 0 ? (load.factor * stepMs(cost, load.streams, load.contextTokens, 0)) / 2 : 0
+  const half = streams > 0 ? (factor * stepMs(cost, streams, contextTokens, 0)) / 2 : 0
   const begin = freeAt >= ready ? freeAt : ready + half
   return begin - now + work(load.lateTokens + fresh, latePairs + pairs)
 }

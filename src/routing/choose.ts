@@ -3,7 +3,7 @@ import { mayTry } from '../fleet/health.js'
 import type { Replica } from '../fleet/replica.js'
 import type { ReplicaId } from '../request.js'
 import type { Ms, Rng } from '../time.js'
-import { Gain, type Newcomer, type Spread, weigh } from './gain.js'
+import { foresee, Gain, growthOf, lost, type Newcomer, type Spread } from './gain.js'
 import type { View } from './view.js'
 
 /** Gains that differ by less are alike: the first output decides, since loads are not known that well. Source: algorithms 6.5. */
@@ -53,16 +53,25 @@ export interface Choice {
 /** Prefill that takes less of the time than this slows nobody. Source: algorithms 6.8. */
 const QUIET_SHARE = 0.3
 
+/** A replica that is looked at, with what is known of it so far. */
+class Candidate {
+  readonly gain = new Gain()
+  view: View | undefined
+  /** What it is worth before any loss. */
+  worth = 0
+  /** Its gain is at most this. */
+  most = 0
+  /** undefined: its loss is not counted yet. */
+  total: number | undefined
+}
+
 export class Chooser {
   readonly #rng: Rng
   readonly #views: readonly (View | undefined)[]
   readonly #spread: Spread
-  readonly #gain = new Gain()
   readonly #choice: Choice = { view: undefined, good: 0, busy: false }
-  readonly #found: View[] = []
-  readonly #totals = new Float64Array(CANDIDATES)
-  readonly #goods = new Float64Array(CANDIDATES)
-  readonly #ttfts = new Float64Array(CANDIDATES)
+  readonly #candidates = Array.from({ length: CANDIDATES }, () => new Candidate())
+  #count = 0
 
   /** @param views  by replica id */
   constructor(rng: Rng, views: readonly (View | undefined)[], spread: Spread) {
@@ -72,7 +81,8 @@ export class Chooser {
   }
 
   /**
-   * O(replicas up to 64, times the requests on each). Of more replicas 64 are drawn, so that the cost does not grow.
+   * O(replicas up to 64), times the requests on those whose loss matters. Of more replicas 64 are drawn, so that the
+   * cost does not grow.
    * @param cachedOn  prompt tokens expected in the prefix cache of a replica
    * @param weights   by group: what a lost answer counts
    * @param scale     of predicted times
@@ -88,50 +98,89 @@ export class Chooser {
     const choice = this.#choice
     choice.view = undefined
     choice.busy = false
-    const { one } = asked
-    const gain = this.#gain
+    this.#count = 0
     const sampled = replicas.length > CANDIDATES
     const looks = Math.min(replicas.length, CANDIDATES)
-    let best = Number.NEGATIVE_INFINITY
-    let count = 0
     for (let i = 0; i < looks; i++) {
       const replica = replicas[sampled ? Math.floor(this.#rng.next() * replicas.length) : i] as Replica
       const view = this.#views[replica.spec.id]
       if (view === undefined || !mayGo(asked, view, now)) continue
-      weigh(view, view.running, one, cachedOn(replica.spec.id), weights, this.#spread, scale, now, gain)
-      if (view.waiting > 0 || view.prefillShare(now) >= QUIET_SHARE) choice.busy = true
-      if (view.waiting > 0 && gain.ttftMs > asked.guardMs) continue
-      const memory = this.#memory(asked, view)
-      if (memory === Number.POSITIVE_INFINITY) continue
-      const others = view.streams - view.running.deadlines
-      const total = asked.value * gain.good - gain.loss - memory * asked.unit - asked.gather * others
-      if (total > best) best = total
-      this.#found[count] = view
-      this.#totals[count] = total
-      this.#goods[count] = gain.good
-      this.#ttfts[count] = gain.ttftMs
-      count++
+      this.#look(asked, view, cachedOn(replica.spec.id), scale, now)
     }
-    if (best < asked.needed) return choice
-    let soonest = Number.POSITIVE_INFINITY
-    for (let i = 0; i < count; i++) {
-      const ttft = this.#ttfts[i] as number
-      if ((this.#totals[i] as number) < best - ALIKE * asked.unit || ttft >= soonest) continue
-      soonest = ttft
-      choice.view = this.#found[i]
-      choice.good = this.#goods[i] as number
+    const chosen = this.#soonest(asked, weights, now)
+    if (chosen !== undefined) {
+      choice.view = chosen.view
+      choice.good = chosen.gain.good
     }
     return choice
   }
 
-  /** What it costs to fill the memory so far: a share of the newcomer's worth; Infinity: it does not fit. */
-  #memory({ kvTokens, one }: Asked, view: View): number {
-    if (kvTokens === undefined || view.streams + view.waiting === 0) return 0
-    const own = one.promptTokens + (one.lengths[2] as number)
-    const full = (view.contextTokens + view.waitingTokens + this.#gain.growth + own) / kvTokens
-    if (full > KV_HARD) return Number.POSITIVE_INFINITY
-    return Math.max(0, full - KV_SOFT) / (KV_HARD - KV_SOFT)
+  /** All that is known of a replica at once: everything but its loss. */
+  #look(asked: Asked, view: View, cachedTokens: number, scale: number, now: Ms): void {
+    const candidate = this.#candidates[this.#count] as Candidate
+    const { gain } = candidate
+    foresee(view, asked.one, cachedTokens, this.#spread, scale, now, gain)
+    if (view.waiting > 0 || view.prefillShare(now) >= QUIET_SHARE) this.#choice.busy = true
+    if (view.waiting > 0 && gain.ttftMs > asked.guardMs) return
+    const memory = memoryOf(asked, view)
+    if (memory === Number.POSITIVE_INFINITY) return
+    const others = view.streams - view.running.deadlines
+    candidate.view = view
+    candidate.worth = asked.value * gain.good - memory * asked.unit - asked.gather * others
+    candidate.most = gain.mayHelp ? Number.POSITIVE_INFINITY : candidate.worth
+    candidate.total = undefined
+    this.#count++
   }
+
+  /**
+   * Of those whose gain is alike the best and enough, the one with the soonest first output. Losses take the time: they
+   * are counted in the order of first outputs, each as far as it takes to see that a replica is out, and until none of
+   * those that are left can change the answer.
+   */
+  #soonest(asked: Asked, weights: Float64Array, now: Ms): Candidate | undefined {
+    const alike = ALIKE * asked.unit
+    let best = Number.NEGATIVE_INFINITY
+    for (;;) {
+      // Of those that are counted the soonest that is alike the best; of the others the soonest, and what they may reach.
+      const floor = Math.max(best, asked.needed) - alike
+      let leader: Candidate | undefined
+      let next: Candidate | undefined
+      let mostLeft = Number.NEGATIVE_INFINITY
+      for (let i = 0; i < this.#count; i++) {
+        const candidate = this.#candidates[i] as Candidate
+        const { total, most, gain } = candidate
+        if ((total ?? most) < floor) continue
+        if (total !== undefined) {
+          if (leader === undefined || gain.ttftMs < leader.gain.ttftMs) leader = candidate
+        } else {
+          mostLeft = Math.max(mostLeft, most)
+          if (next === undefined || gain.ttftMs < next.gain.ttftMs) next = candidate
+        }
+      }
+      const settled = leader?.total !== undefined && leader.total >= mostLeft - alike && sooner(leader, next)
+      if (next?.view === undefined || (best >= asked.needed && settled))
+        return best >= asked.needed ? leader : undefined
+      const { gain, worth, view } = next
+      const total = worth - lost(view.running, gain, weights, this.#spread, now, worth - floor)
+      next.total = total
+      if (total > best) best = total
+    }
+  }
+}
+
+function sooner(a: Candidate, b: Candidate | undefined): boolean {
+  return b === undefined || a.gain.ttftMs <= b.gain.ttftMs
+}
+
+/** What it costs to fill the memory so far: a share of the newcomer's worth; Infinity: it does not fit. */
+function memoryOf({ kvTokens, one }: Asked, view: View): number {
+  if (kvTokens === undefined || view.streams + view.waiting === 0) return 0
+  const own = one.promptTokens + (one.lengths[2] as number)
+  const now = view.contextTokens + view.waitingTokens
+  if (now + own > KV_HARD * kvTokens) return Number.POSITIVE_INFINITY
+  const full = (now + growthOf(view.running) + own) / kvTokens
+  if (full > KV_HARD) return Number.POSITIVE_INFINITY
+  return Math.max(0, full - KV_SOFT) / (KV_HARD - KV_SOFT)
 }
 
 function mayGo(asked: Asked, { replica, answered }: View, now: Ms): boolean {

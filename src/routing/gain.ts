@@ -39,12 +39,32 @@ export class Gain {
   /** Weighted chances to be good that the others lose. */
   loss = 0
   ttftMs: Ms = 0
-  /** Tokens that the others are expected to grow by, half of what is left of each: they end in turn. */
-  growth = 0
+  /** Mean time of a step, without and with it. */
+  before: Ms = 0
+  after: Ms = 0
+  /** Prefill that stalls those who decode: what waits now, and the newcomer's. */
+  queued: Ms = 0
+  delay: Ms = 0
+  /**
+   * Part of the newcomer's that comes in the last chunk of those who wait. It would last from `lastFrom` to `lastEnd`, and
+   * has those in it that were sent after `lateFrom` and have their first token in that time.
+   */
+  shared: Ms = 0
+  lateFrom: Ms = 0
+  lastFrom: Ms = 0
+  lastEnd: Ms = 0
+  /** Variance of what prefill adds, by ms of time. */
+  jolt: Ms = 0
+
+  /** Those who share that chunk would have their prompts beside the newcomer's in less than both take: a loss below 0. */
+  get mayHelp(): boolean {
+    return this.delay < this.shared
+  }
 }
 
 /**
- * Counts the gain of one newcomer on one replica. O(requests on it), and allocates nothing.
+ * Counts the gain of one newcomer on one replica: `foresee`, and the whole loss. O(requests on it), and allocates
+ * nothing.
  *
  * Each answer under way is taken at three likely lengths. What is left of its promise (its pace times all its tokens,
  * less the time since its first; or the time to its deadline) is compared with what is left to do, before and with the
@@ -63,6 +83,20 @@ export function weigh(
   one: Newcomer,
   cachedTokens: number,
   weights: Float64Array,
+  spread: Spread,
+  scale: number,
+  now: Ms,
+  into: Gain,
+): void {
+  foresee(load, one, cachedTokens, spread, scale, now, into)
+  into.loss = lost(running, into, weights, spread, now, Number.POSITIVE_INFINITY)
+}
+
+/** All of a gain but its loss: O(1). */
+export function foresee(
+  load: Load,
+  one: Newcomer,
+  cachedTokens: number,
   spread: Spread,
   scale: number,
   now: Ms,
@@ -100,16 +134,17 @@ export function weigh(
   const chunk = Math.max(1, budget - streams)
   const inLast = load.waiting === 0 ? 0 : (ahead ? waitingTokens : load.lateTokens) % chunk
   const shared = inLast === 0 ? 0 : Math.min(fresh, chunk - inLast)
-  others.before = before
-  others.after = after
-  others.queued = queued
-  others.delay = delay
-  others.shared = pace * (cost.perPrefillMs * shared + (cost.perPairMs * pairs * shared) / fresh)
-  others.lateFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
-  others.lastEnd = now + Math.max(0, ttft - delay)
-  others.lastFrom = others.lastEnd - (delay * inLast) / fresh - before
+  into.before = before
+  into.after = after
+  into.queued = queued
+  into.delay = delay
+  into.shared = pace * (cost.perPrefillMs * shared + (cost.perPairMs * pairs * shared) / fresh)
+  into.lateFrom = ahead ? Number.NEGATIVE_INFINITY : load.prefillFrom
+  into.lastEnd = now + Math.max(0, ttft - delay)
+  into.lastFrom = into.lastEnd - (delay * inLast) / fresh - before
   const late = spread.ttftMs + spread.ttftShare * ttft
   const jolt = load.jolt(now)
+  into.jolt = jolt
   let good = 0
   for (let k = 0; k < THIRDS; k++) {
     const length = one.lengths[k] as number
@@ -126,58 +161,53 @@ export function weigh(
   good /= THIRDS
   if (one.bound > 0) good *= normalCdf((one.dueAt - now - ttft) / late)
   into.good = good
-  into.loss = lost(running, others, weights, spread, jolt, now)
-  into.growth = others.growth
 }
 
-/** What the newcomer would change for the others. One for all, so that nothing is allocated. */
-const others = {
-  /** Mean time of a step, without and with it. */
-  before: 0,
-  after: 0,
-  /** Prefill that stalls those who decode: what waits now, and the newcomer's. */
-  queued: 0,
-  delay: 0,
-  /**
-   * Part of the newcomer's that comes in the last chunk of those who wait. It would last from `lastFrom` to `lastEnd`, and
-   * has those in it that were sent after `lateFrom` and have their first token in that time.
-   */
-  shared: 0,
-  lateFrom: 0,
-  lastFrom: 0,
-  lastEnd: 0,
-  growth: 0,
-}
-
-/** Weighted chances to be good that requests under way lose. */
-function lost(
+/**
+ * Weighted chances to be good that requests under way lose to the newcomer of `gain`.
+ * @param enough  at so much it stops: nobody asks how much more it is
+ */
+export function lost(
   running: Running,
-  change: typeof others,
+  gain: Gain,
   weights: Float64Array,
   spread: Spread,
-  jolt: number,
   now: Ms,
+  enough: number,
 ): number {
   const { bound, from, firstAt, sentAt, dueAt, begun, tokens, group, lengths, count } = running
-  const { before, after, shared } = change
+  const { before, after, shared, delay, jolt, lastEnd } = gain
+  const most = gain.mayHelp ? Number.POSITIVE_INFINITY : enough * THIRDS
+  // Four standard deviations of a time are at most this much, and so much of the time.
+  const { paceShare } = spread
+  const offShare = 4 * paceShare
+  const offMs = 4 * Math.max(1, jolt / (2 * paceShare))
+  const reserve = gain.queued + delay + offShare * gain.queued + offMs + now
+  const slower = after + offShare * before
   let sum = 0
-  let growth = 0
   for (let i = 0; i < count; i++) {
     const sofar = tokens[i] as number
-    growth += Math.max(1, (lengths[i * THIRDS + 1] as number) - sofar)
     const each = bound[i] as number
+    const at = i * THIRDS
+    const waits = begun[i] === 0
+    if (each > 0 && !waits) {
+      // What it has in hand is linear in its length: safe at its shortest and its longest, it is safe at all.
+      const margin = each - slower
+      const left = Math.max(1, (lengths[margin > 0 ? at : at + THIRDS - 1] as number) - sofar)
+      if (each * (sofar - 1) + (from[i] as number) - reserve + left * margin > 0) continue
+    }
     // Prefill still to come before and after its first token, and what the newcomer adds to the latter.
     let wait = 0
-    let queued = change.queued
-    let stall = change.delay
+    let { queued } = gain
+    let stall = delay
     let inTime = 1
     let inTimeStill = 1
-    if (begun[i] === 0) {
+    if (waits) {
       const shares =
-        shared > 0 && (sentAt[i] as number) > change.lateFrom && (firstAt[i] as number) > change.lastFrom
-      const first = Math.max(now, shares ? change.lastEnd : (firstAt[i] as number))
+        shared > 0 && (sentAt[i] as number) > gain.lateFrom && (firstAt[i] as number) > gain.lastFrom
+      const first = Math.max(now, shares ? lastEnd : (firstAt[i] as number))
       wait = first - now
-      queued = Math.min(queued, Math.max(0, change.lastEnd - first))
+      queued = Math.min(queued, Math.max(0, lastEnd - first))
       if (shares && each > 0) {
         stall -= shared
         const sigma = spread.ttftMs + spread.ttftShare * wait
@@ -188,15 +218,15 @@ function lost(
     }
     let own = 0
     for (let k = 0; k < THIRDS; k++) {
-      const left = Math.max(1, (lengths[i * THIRDS + k] as number) - sofar)
+      const left = Math.max(1, (lengths[at + k] as number) - sofar)
       const whole = sofar + left
       let room: number
       if (each > 0) {
         room = each * (whole - 1) + (whole < TPOT_MIN_TOKENS ? TPOT_JITTER_MS : 0)
-        if (begun[i] === 1) room -= now - (from[i] as number)
+        if (!waits) room -= now - (from[i] as number)
       } else room = (from[i] as number) - now - wait
       const then = left * before + queued
-      const off = spread.paceShare * then
+      const off = paceShare * then
       const variance = off * off + jolt * then + 1
       const spare = room - then
       const spares = room - left * after - queued - stall
@@ -207,7 +237,15 @@ function lost(
       own += inTime * normalCdf(spare / sigma) - inTimeStill * normalCdf(spares / sigma)
     }
     sum += own * (weights[group[i] as number] as number)
+    if (sum > most) break
   }
-  change.growth = growth / 2
   return sum / THIRDS
+}
+
+/** Tokens that requests under way are expected to grow by, half of what is left of each: they end in turn. */
+export function growthOf({ tokens, lengths, count }: Running): number {
+  let growth = 0
+  for (let i = 0; i < count; i++)
+    growth += Math.max(1, (lengths[i * THIRDS + 1] as number) - (tokens[i] as number))
+  return growth / 2
 }
