@@ -8,6 +8,7 @@ import { Fluid, idleServes, type Parcel, slotOf } from './fluid.js'
 import type { Arrival, Job } from './job.js'
 import { Mix, sampleOf, type TraceData } from './mix.js'
 import type { EngineProfile } from './profiles.js'
+import { RateClock } from './rate.js'
 import { Recovery } from './recovery.js'
 import { type Scaled, type ScaleLimits, Scaling } from './scaling.js'
 import { classesOf, type Fault, MODEL, policySpecOf, profilesOf, type Scenario } from './scenario.js'
@@ -113,6 +114,13 @@ export class Stage {
     const whole = shares.reduce((a, b) => a + b, 0)
     return this.capacityRps.map((rps, cls) => (load * rps * (shares[cls] ?? 0)) / whole / 1000)
   }
+
+  /** Of the fastest replicas, how many the first arrivals fill: a mean. */
+  demandAtStart(load: number): number {
+    const rates = this.ratesAt(load)
+    const filled = rates.reduce((sum, perMs, cls) => sum + (perMs * 1000) / (this.fluids[cls]?.rps ?? 1), 0)
+    return filled / new RateClock(this.scenario.rate, seededRng(1)).after(1)
+  }
 }
 
 export interface CellOptions {
@@ -161,7 +169,8 @@ export function runCell({ stage, create, load, seed, clock, scale }: CellOptions
   const absent = new Set<ReplicaId>(
     faults.flatMap(fault => (fault.kind === 'cold-start' ? [fault.replica] : [])),
   )
-  const scaling = scale === undefined ? undefined : new Scaling(stage, scale, absent)
+  const scaling =
+    scale === undefined ? undefined : new Scaling(stage, scale, absent, stage.demandAtStart(load))
   const policy = create(stage.spec(absent), seededRng(policySeed ?? 0))
   const { classes } = stage
   const tally = new Tally(classes, stage.fluids, stage.fastest)

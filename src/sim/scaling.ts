@@ -9,7 +9,7 @@ import type { Arrival } from './job.js'
 export interface ScaleLimits extends AutoscaleOptions {
   /** Of the replicas that may come and go, in the order in which they come. */
   readonly replicas: readonly ReplicaId[]
-  /** There at the start and always, of these. */
+  /** Of these, there always. */
   readonly least: number
 }
 
@@ -44,16 +44,22 @@ export class Scaling {
   #flaps = 0
   #step: { readonly at: Ms; readonly up: boolean } | undefined
 
-  /** @param absent  replicas that are not in their pools: follows what is decided here */
-  constructor(stage: Stage, limits: ScaleLimits, absent: Set<ReplicaId>) {
+  /**
+   * It begins with what the first arrivals need: nobody's day begins with a cold fleet.
+   * @param absent  replicas that are not in their pools: follows what is decided here
+   * @param demand  at the start: work a unit of time, 1 fills a replica
+   */
+  constructor(stage: Stage, limits: ScaleLimits, absent: Set<ReplicaId>, demand: number) {
+    const { least, target, replicas } = limits
+    const first = Math.min(Math.max(least, Math.ceil(demand / target)), replicas.length)
     this.#stage = stage
     this.#limits = limits
     this.#absent = absent
-    this.#wanted = limits.least
-    this.#least = limits.least
-    this.#most = limits.least
-    this.#readyAt = limits.replicas.map(() => 0)
-    for (const id of limits.replicas.slice(limits.least)) absent.add(id)
+    this.#wanted = first
+    this.#least = first
+    this.#most = first
+    this.#readyAt = replicas.map(() => 0)
+    for (const id of replicas.slice(first)) absent.add(id)
   }
 
   get result(): Scaled {
@@ -101,7 +107,8 @@ export class Scaling {
     this.#gpuMs += this.#wanted * gpus * EVERY_MS
     const recent = this.#arrived.filter(({ at }) => at > now - MEMORY_MS)
     this.#arrived.splice(0, this.#arrived.length, ...recent)
-    const span = Math.min(now, MEMORY_MS)
+    // A mean over less is chance, and would be taken for a trend.
+    if (now < MEMORY_MS) return false
     const work = recent.reduce((sum, { at, workMs }) => sum + (at <= now ? workMs : 0), 0)
     const ready = this.#readyAt.slice(0, this.#wanted).filter(at => at <= now).length
     const { desired } = this.#scaler.update(
@@ -109,7 +116,7 @@ export class Scaling {
         target,
         down,
         coldStartMs,
-        demand: work / span,
+        demand: work / MEMORY_MS,
         perReplica: 1,
         ready,
         pending: this.#wanted - ready,
