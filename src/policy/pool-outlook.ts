@@ -74,6 +74,8 @@ interface Standing {
   /** Requests ended since then. */
   ended: number
   kvUsage: number | undefined
+  /** Of its KV memory, as it told once. */
+  kvTokens: number | undefined
   gaugesAt: Ms
 }
 
@@ -132,7 +134,8 @@ export class PoolOutlook {
       const known = this.#standing.get(id)
       if (known?.up === up) continue
       const warm = since < now
-      this.#standing.set(id, { up, since, ended: warm ? Infinity : 0, kvUsage: undefined, gaugesAt: since })
+      const ended = warm ? Infinity : 0
+      this.#standing.set(id, { up, since, ended, kvUsage: undefined, kvTokens: undefined, gaugesAt: since })
       if (up) this.collector.replicaUp(id, now, since)
     }
     for (const [id, one] of this.#standing) if (!own.some(spec => spec.id === id)) one.up = false
@@ -143,6 +146,7 @@ export class PoolOutlook {
     const standing = this.#standing.get(replica)
     if (standing === undefined) return
     standing.kvUsage = gauges.kvUsage
+    standing.kvTokens = gauges.kvTokens ?? standing.kvTokens
     standing.gaugesAt = now
   }
 
@@ -195,7 +199,7 @@ export class PoolOutlook {
     this.#search = new KneeSearch({
       cost: fit.cost,
       budget: fit.budget,
-      kvTokens: undefined,
+      kvTokens: this.#kvTokens(),
       recent,
       classes: this.#dials.classes,
       near: this.#knee?.concurrency || NEAR,
@@ -216,6 +220,15 @@ export class PoolOutlook {
     this.#typical = typical
     this.knees.add((knee.edgeRequestsPerSec * priced(work, this.model.fit.cost)) / 1000)
     return true
+  }
+
+  /** Of one replica's KV memory: as the config has it, else the smallest that is up tells; undefined: not known. */
+  #kvTokens(): number | undefined {
+    let least = this.spec.kvTokens
+    if (least !== undefined) return least
+    for (const { up, kvTokens } of this.#standing.values())
+      if (up && kvTokens !== undefined) least = Math.min(least ?? kvTokens, kvTokens)
+    return least
   }
 
   reading(now: Ms): PoolReading {

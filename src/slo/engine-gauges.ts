@@ -8,6 +8,8 @@ export interface EngineGauges {
   readonly waiting: number | undefined
   /** KV memory in use, 0 to 1, of the fullest rank. */
   readonly kvUsage: number | undefined
+  /** Tokens that the KV memory of a rank holds, of the smallest one; it is set when the engine begins. */
+  readonly kvTokens?: number | undefined
   /** Since the engine began. */
   readonly preemptionsTotal: number | undefined
   /** Prompt tokens found in the prefix cache, and looked up there, since the engine began. */

@@ -17,13 +17,18 @@ type Figure = keyof EngineGauges
 /** The names of one engine, or of one era of it; of several sources the first that is there counts. */
 interface Dialect {
   readonly engine: EngineKind
-  readonly sources: Readonly<Partial<Record<Figure, readonly Source[]>>>
+  readonly sources: Readonly<Partial<Record<Exclude<Figure, 'kvTokens'>, readonly Source[]>>>
+  /** What tells the size of its KV memory: one series with both numbers as labels, or two series. */
+  readonly kv?:
+    | { readonly info: string; readonly block: string; readonly blocks: string }
+    | readonly [string, string]
 }
 
 const names = (...list: string[]): Source[] => list.map(name => ({ name }))
 
 const sglang = (prefix: string): Dialect => ({
   engine: 'sglang',
+  kv: { info: `${prefix}cache_config_info`, block: 'page_size', blocks: 'num_pages' },
   sources: {
     running: names(`${prefix}num_running_reqs`),
     waiting: names(`${prefix}num_queue_reqs`),
@@ -39,6 +44,7 @@ const sglang = (prefix: string): Dialect => ({
 const DIALECTS: readonly Dialect[] = [
   {
     engine: 'vllm',
+    kv: { info: 'vllm:cache_config_info', block: 'block_size', blocks: 'num_gpu_blocks' },
     sources: {
       running: names('vllm:num_requests_running'),
       waiting: names('vllm:num_requests_waiting'),
@@ -54,6 +60,7 @@ const DIALECTS: readonly Dialect[] = [
   sglang('sglang_'),
   {
     engine: 'trtllm',
+    kv: ['trtllm_kv_cache_tokens_per_block', 'trtllm_kv_cache_max_blocks'],
     sources: {
       running: names('trtllm_num_requests_running'),
       waiting: names('trtllm_num_requests_waiting'),
@@ -98,8 +105,8 @@ export function parseEngineGauges(
   return undefined
 }
 
-function gaugesOf(text: string, { sources }: Dialect): EngineGauges {
-  const read = (figure: Figure): number | undefined => {
+function gaugesOf(text: string, { sources, kv }: Dialect): EngineGauges {
+  const read = (figure: Exclude<Figure, 'kvTokens'>): number | undefined => {
     for (const source of sources[figure] ?? []) {
       const values = seriesOf(text, source)
       if (values.length > 0) return SHARES.has(figure) ? shareOf(values, figure) : sumOf(values)
@@ -110,11 +117,28 @@ function gaugesOf(text: string, { sources }: Dialect): EngineGauges {
     running: read('running'),
     waiting: read('waiting'),
     kvUsage: read('kvUsage'),
+    kvTokens: kv && kvTokensOf(text, kv),
     preemptionsTotal: read('preemptionsTotal'),
     prefixHitsTotal: read('prefixHitsTotal'),
     prefixQueriesTotal: read('prefixQueriesTotal'),
     prefixHitShare: read('prefixHitShare'),
   }
+}
+
+/** Of the smallest rank: a request lies in one. undefined where it is not told, or is no size. */
+function kvTokensOf(text: string, kv: NonNullable<Dialect['kv']>): number | undefined {
+  let sizes: number[]
+  if ('info' in kv) {
+    const number = (labels: string, name: string): number =>
+      Number(new RegExp(`[{,]${name}="(\\d+)"`).exec(labels)?.[1])
+    sizes = linesOf(text, { name: kv.info }).map(
+      ({ labels }) => number(labels, kv.block) * number(labels, kv.blocks),
+    )
+  } else {
+    const [perBlock, blocks] = kv.map(name => seriesOf(text, { name }))
+    sizes = (blocks ?? []).map(count => count * (perBlock?.[0] ?? Number.NaN))
+  }
+  return sizes.length > 0 && sizes.every(size => size > 0 && size < Infinity) ? Math.min(...sizes) : undefined
 }
 
 function sumOf(values: readonly number[]): number | undefined {
@@ -131,18 +155,26 @@ function shareOf(values: readonly number[], figure: Figure): number | undefined 
     : values.reduce((sum, one) => sum + one, 0) / values.length
 }
 
-/** Values of the series of one name. Only lines with that name are looked at: a page has thousands of others. */
-function seriesOf(text: string, { name, label }: Source): number[] {
-  const values: number[] = []
+/** Values of the series of one name. */
+function seriesOf(text: string, source: Source): number[] {
+  return linesOf(text, source).map(({ value }) => value)
+}
+
+/** Series of one name. Only lines with that name are looked at: a page has thousands of others. */
+function linesOf(
+  text: string,
+  { name, label }: Source,
+): { readonly labels: string; readonly value: number }[] {
+  const lines: { labels: string; value: number }[] = []
   for (let at = text.indexOf(name); at >= 0; at = text.indexOf(name, at + name.length)) {
     if (at > 0 && text[at - 1] !== '\n') continue
     const found = text.indexOf('\n', at)
     const line = text.slice(at + name.length, found < 0 ? text.length : found)
     const series = /^(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)/.exec(line)
     if (series === null || (label !== undefined && !series[1]?.includes(label))) continue
-    values.push(numberOf(series[2]))
+    lines.push({ labels: series[1] ?? '', value: numberOf(series[2]) })
   }
-  return values
+  return lines
 }
 
 /** As Prometheus writes numbers; NaN for what is none. */

@@ -226,7 +226,10 @@ async function sessions(
     socket.on('close', () => sockets.delete(socket))
     socket.on('error', () => undefined)
     socket.once('data', bytes => {
-      heads.push(bytes.toString('latin1'))
+      const head = bytes.toString('latin1')
+      // Weir asks engines how they are, too.
+      if (head.startsWith('GET /base/metrics ')) return socket.destroy()
+      heads.push(head)
       play(socket, bytes.toString('latin1'))
     })
   })

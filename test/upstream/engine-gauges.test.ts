@@ -13,6 +13,7 @@ const NOTHING: EngineGauges = {
   running: undefined,
   waiting: undefined,
   kvUsage: undefined,
+  kvTokens: undefined,
   preemptionsTotal: undefined,
   prefixHitsTotal: undefined,
   prefixQueriesTotal: undefined,
@@ -34,6 +35,7 @@ vllm:cpu_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B"} 0.0
 vllm:gpu_prefix_cache_hit_rate{model_name="meta-llama/Llama-3.1-8B"} -1.0
 vllm:num_preemptions_total{model_name="meta-llama/Llama-3.1-8B"} 3.0
 vllm:num_preemptions_created{model_name="meta-llama/Llama-3.1-8B"} 1.7e+09
+vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0
 `,
     { running: 7, waiting: 2, kvUsage: 0.8125, preemptionsTotal: 3 },
   ],
@@ -53,11 +55,14 @@ vllm:num_preemptions_total{engine="1"} 11
 vllm:prefix_cache_queries_total{engine="0"} 1e+06
 vllm:prefix_cache_hits_total{engine="0"} 2.5e+05 1760000000000
 vllm:external_prefix_cache_hits_total{engine="0"} 77
+vllm:cache_config_info{block_size="16",cpu_block_size="7",engine="0",num_gpu_blocks="28125"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="20000"} 1
 `,
     {
       running: 11,
       waiting: 4,
       kvUsage: 0.99,
+      kvTokens: 320_000,
       preemptionsTotal: 12,
       prefixQueriesTotal: 1e6,
       prefixHitsTotal: 2.5e5,
@@ -71,8 +76,9 @@ sglang:num_queue_reqs{model_name="m"} 2826.0
 sglang:token_usage{model_name="m"} 0.28
 sglang:cache_hit_rate{model_name="m"} 0.007507552643049313
 sglang:num_retracted_reqs{model_name="m"} 0.0
+sglang:cache_config_info{num_pages="5000",page_size="64"} 1
 `,
-    { running: 162, waiting: 2826, kvUsage: 0.28, prefixHitShare: 0.007507552643049313 },
+    { running: 162, waiting: 2826, kvUsage: 0.28, kvTokens: 320_000, prefixHitShare: 0.007507552643049313 },
   ],
   [
     'SGLang from 0.5.4 on',
@@ -83,8 +89,8 @@ sglang:num_retracted_reqs{model_name="m"} 0.0
   [
     'trtllm-serve',
     'trtllm',
-    'trtllm_num_requests_running 4\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.5\ntrtllm_kv_cache_hit_rate 0.75\n',
-    { running: 4, waiting: 1, kvUsage: 0.5, prefixHitShare: 0.75 },
+    'trtllm_num_requests_running 4\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.5\ntrtllm_kv_cache_hit_rate 0.75\ntrtllm_kv_cache_tokens_per_block 32\ntrtllm_kv_cache_max_blocks 1000\n',
+    { running: 4, waiting: 1, kvUsage: 0.5, kvTokens: 32_000, prefixHitShare: 0.75 },
   ],
   [
     'Triton with TensorRT-LLM',
@@ -212,6 +218,7 @@ t.test('a simulated engine is read as it is', async t => {
     running: 0,
     waiting: 0,
     kvUsage: 0,
+    kvTokens: 450_000,
     preemptionsTotal: 0,
     prefixHitsTotal: 0,
     prefixQueriesTotal: 1600,
