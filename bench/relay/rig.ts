@@ -260,6 +260,8 @@ export interface WeirOptions {
   /** By default this tree's build. */
   readonly main?: string
   readonly node?: readonly string[]
+  /** Further flags of `serve`. */
+  readonly flags?: readonly string[]
 }
 
 /** Weir as an operator runs it: `serve` with a config, metrics on the admin port, one log line a request into a file. */
@@ -270,10 +272,10 @@ export async function weir(
   upstreamUrl: string,
   options: WeirOptions = {},
 ): Promise<Router> {
-  const { config = CONFIG, main = WEIR, node = [process.execPath] } = options
+  const { config = CONFIG, main = WEIR, node = [process.execPath], flags: more = [] } = options
   const [file, log, adminPort] = [join(folder, 'weir.yaml'), join(folder, 'weir.log'), await freePort()]
   writeFileSync(file, config.replaceAll('UPSTREAM', upstreamUrl))
-  const flags = [`--port=${port}`, `--admin-port=${adminPort}`, '--json']
+  const flags = [`--port=${port}`, `--admin-port=${adminPort}`, '--json', ...more]
   const argv = [...node, main, 'serve', '-c', file, ...flags]
   const running = await new Running(place, argv, { stdout: { file: log } }).listens(port)
   return Object.assign(running, { log, adminPort })
