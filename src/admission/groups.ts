@@ -23,6 +23,8 @@ const STEP_MAX_MS: Ms = 1_000
 
 interface Service {
   offered: number
+  /** Of those offered. */
+  work: number
   admitted: number
   judged: number
   good: number
@@ -37,7 +39,9 @@ interface Sizes {
 
 /**
  * Weight of each group. A group's service is the share of it that was admitted times the share of the admitted that
- * was good. A group below `fairness` times the mean of all gains weight, one above loses it.
+ * was good. A group below `fairness` times the share of all work that is served gains weight, one above loses it: that is
+ * what each would have if the same room were dealt out without a look at sizes. (The share of all requests is higher, for
+ * the small ones are many: by it code with its long prompts gave up 5 points for little.)
  *
  * Goes wrong where a group cannot be served at any price: its weight rises to the limit for nothing. Requests that not
  * even an idle replica would serve within their SLO are therefore not to be counted.
@@ -60,7 +64,7 @@ export class GroupPrices {
     this.values = new Float64Array(classes.length * BANDS).fill(1)
     this.values.set(before.subarray(0, this.values.length))
     while (this.#services.length < this.values.length)
-      this.#services.push({ offered: 0, admitted: 0, judged: 0, good: 0 })
+      this.#services.push({ offered: 0, work: 0, admitted: 0, judged: 0, good: 0 })
     while (this.#sizes.length < classes.length)
       this.#sizes.push({
         recent: new Float64Array(RECENT),
@@ -87,11 +91,13 @@ export class GroupPrices {
     return cls * BANDS + band
   }
 
-  /** One of the group came. */
-  offered(group: number, now: Ms): void {
+  /** One of the group came. @param work  that it takes, above 0, in any unit that is the same for all */
+  offered(group: number, work: number, now: Ms): void {
     this.#fade(now)
     const cls = this.classOf(group)
-    ;(this.#services[group] as Service).offered++
+    const service = this.#services[group] as Service
+    service.offered++
+    service.work += work
     if (this.#waits(cls)) this.#move(group, CLASS_STEP * this.#wanted(cls))
   }
 
@@ -131,16 +137,16 @@ export class GroupPrices {
     return this.#classes[cls]?.target.clauses.kind === 'deadline'
   }
 
-  /** Service that a group of the class is to have. */
+  /** Service that a group of the class is to have: a share of what all would have if the room were dealt out evenly. */
   #wanted(cls: number): number {
     const fairness = this.#fairness[cls] ?? 0
-    let offered = 0
-    let served = 0
+    let asked = 0
+    let done = 0
     for (const service of this.#services) {
-      offered += service.offered
-      served += service.offered * serviceOf(service)
+      asked += service.work
+      done += service.work * serviceOf(service)
     }
-    return offered === 0 ? 0 : (fairness * served) / offered
+    return asked === 0 ? 0 : (fairness * done) / asked
   }
 
   #fade(now: Ms): void {
@@ -159,6 +165,7 @@ export class GroupPrices {
     const kept = Math.exp(-span / MEMORY_MS)
     for (const service of this.#services) {
       service.offered *= kept
+      service.work *= kept
       service.admitted *= kept
       service.judged *= kept
       service.good *= kept

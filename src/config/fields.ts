@@ -480,8 +480,8 @@ export const ConfigFields = Type.Object(
           0.15,
         ),
         fairness: share(
-          'Whom to refuse. 0: most good requests, so the longest prompts first. 1: equal service to all prompt sizes. 0.65: none much below two thirds of the mean.',
-          0.65,
+          'Whom to refuse. 0: most good requests, so the longest prompts first. 1: equal service to all prompt sizes. 0.8: none much below four fifths of what it would have if the room were dealt out evenly.',
+          0.8,
         ),
       },
       'What is served when headroom runs out. A class may set its own fairness.',

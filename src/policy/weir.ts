@@ -15,6 +15,7 @@ import { pick } from '../routing/pick.js'
 import { THIRDS } from '../routing/running.js'
 import { Sessions } from '../routing/sessions.js'
 import { Idle, View } from '../routing/view.js'
+import { priced, workOf } from '../slo/demand.js'
 import type { Judgement } from '../slo/verdict.js'
 import type { Ms, Rng } from '../time.js'
 import type { Ending, Failure, ShedReason } from './decision.js'
@@ -33,7 +34,7 @@ export const DEFAULTS = {
   /** The same of one that may wait. */
   waitingTheta: 0.8,
   /** 0: most good requests. 1: equal service to all prompt sizes and waiting classes. */
-  fairness: 0.65,
+  fairness: 0.8,
   /** Share of chat's TTFT that prefill of those who may wait may take on one replica. */
   guard: 0.3,
   /** Charge for each stream of chat where one goes that may wait: they gather. */
@@ -179,9 +180,9 @@ class WeirRule implements Rule {
     )
     const home = (open.lane.pools[0] as Pool).spec.id
     const { fit, lengths } = this.forecast.pool(home)
+    const { one } = this.#ask(open, kept, lengths)
     if (fit.calibrated) {
       const idle = this.#idles[home] as Idle
-      const { one } = this.#ask(open, kept, lengths)
       weigh(
         idle,
         idle.running,
@@ -198,7 +199,10 @@ class WeirRule implements Rule {
     }
     // What is not streamed in a class of streams has no verdict: it goes where it harms nobody.
     if (paced && !open.stream) kept.beyond = true
-    if (!kept.beyond) this.#prices.offered(kept.group, now)
+    if (!kept.beyond) {
+      const work = workOf(open.promptTokens, this.#mostCached(), lengths.mean(kept.asking))
+      this.#prices.offered(kept.group, priced(work, fit.cost), now)
+    }
     return kept
   }
 

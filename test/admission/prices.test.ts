@@ -21,7 +21,7 @@ function refusing(prices: GroupPrices, seconds: number, price: number): void {
   for (let now = 0; now < seconds * 1000; now += 50) {
     const size = 1 + Math.floor(400 * rng.next())
     const group = prices.groupOf(0, size)
-    prices.offered(group, now)
+    prices.offered(group, size, now)
     if (size > 300 && (prices.values[group] ?? 0) < price) continue
     prices.admitted(group)
     prices.judged(group, true)
@@ -29,7 +29,7 @@ function refusing(prices: GroupPrices, seconds: number, price: number): void {
 }
 
 t.test('the size that is refused gains weight, up to what gets it served, and the others none', async t => {
-  const prices = groups(0.65)
+  const prices = groups(0.8)
   refusing(prices, 120, 5)
   const chats = prices.groupsOf(0)
   t.same(
@@ -55,13 +55,13 @@ t.test('without fairness nobody gains weight, and none grows beyond its limit', 
 })
 
 t.test('a class that waits gains weight by each arrival and loses it by each dispatch', async t => {
-  const prices = groups(0.65)
+  const prices = groups(0.8)
   const group = prices.groupOf(1, 500)
   t.equal(prices.groupOf(1, 50_000), group, 'one group, whatever the size')
   for (let now = 0; now < 20_000; now += 100) {
-    prices.offered(prices.groupOf(0, 100), now)
+    prices.offered(prices.groupOf(0, 100), 100, now)
     prices.admitted(prices.groupOf(0, 100))
-    prices.offered(group, now)
+    prices.offered(group, 100, now)
   }
   const [waiting] = prices.groupsOf(1)
   t.ok((waiting?.value ?? 0) > 2, `${waiting?.value}`)
@@ -71,10 +71,10 @@ t.test('a class that waits gains weight by each arrival and loses it by each dis
 })
 
 t.test('weights outlive a new config, and a new class begins at 1', async t => {
-  const prices = groups(0.65)
+  const prices = groups(0.8)
   refusing(prices, 60, 5)
   const before = prices.groupsOf(0).map(({ value }) => value)
-  prices.reconfigure([chat, agent, { ...chat, id: 2 }], [0.65, 0.65, 0])
+  prices.reconfigure([chat, agent, { ...chat, id: 2 }], [0.8, 0.8, 0])
   t.same(
     prices.groupsOf(0).map(({ value }) => value),
     before,

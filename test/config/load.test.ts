@@ -123,7 +123,7 @@ t.test('three lines of class and pool are enough: the rest are the defaults of t
         },
       ],
       retries: { share: 0.1, floor: 3 },
-      admission: { theta: 0.15, fairness: 0.65 },
+      admission: { theta: 0.15, fairness: 0.8 },
     },
   })
 })
