@@ -213,3 +213,25 @@ t.test('a rate forgets, and does not start at nothing', async t => {
   t.ok(off(rate.perMs(60_000), 0.05) < 0.02)
   t.ok(rate.perMs(90_000) < 0.003)
 })
+
+t.test('an iteration of many prompt tokens proves the budget when it was seen twice', async t => {
+  const fit = new StepFit()
+  fit.beginFrom(COLD, 2048)
+  fit.provedBudget(6000)
+  t.equal(fit.budget, 2048, 'once may be two iterations read as one')
+  fit.provedBudget(5000)
+  t.equal(fit.budget, 5000, 'two of at least 5,000')
+  fit.provedBudget(7000)
+  t.equal(fit.budget, 6000)
+})
+
+t.test('chunks of a long prompt move the budget, but never below what was proved', async t => {
+  const fit = new StepFit()
+  for (let i = 0; i < 60; i++) fit.sawChunk(2048)
+  t.ok(Math.abs(fit.budget - 2048) < 1, `${fit.budget}`)
+  fit.provedBudget(4000)
+  fit.provedBudget(4100)
+  t.equal(fit.budget, 4000)
+  for (let i = 0; i < 60; i++) fit.sawChunk(2048)
+  t.equal(fit.budget, 4000)
+})
