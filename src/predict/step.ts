@@ -148,7 +148,9 @@ export class StepFit {
   #cell = 0
   #untilSolved = SOLVE_EVERY
   readonly #factors: { log: number; at: Ms | undefined }[] = []
-  #meanLog = 0
+  /** Of all factors, and how many there are: a mean over thousands of replicas is not summed at every row. */
+  #sumLog = 0
+  #known = 0
 
   /** @param prior  a sweep's cost, or what was stored; `COLD` where there is none */
   constructor(prior: StepCost = COLD) {
@@ -198,7 +200,7 @@ export class StepFit {
   /** How many times as long as the model says this replica takes, 0.5 to 3; above 1.5 it is sick. */
   factor(replica: number): number {
     const own = this.#factors[replica]
-    return own === undefined ? 1 : clampFactor(Math.exp(own.log - this.#meanLog))
+    return own === undefined ? 1 : clampFactor(Math.exp(own.log - this.#sumLog / this.#known))
   }
 
   /**
@@ -225,19 +227,14 @@ export class StepFit {
     if (own === undefined) {
       own = { log: 0, at: undefined }
       this.#factors[replica] = own
+      this.#known++
     }
     const log = Math.log(clampFactor(ratio))
     const share = own.at === undefined ? 0 : 1 - Math.exp(-Math.max(0, now - own.at) / FACTOR_MS)
     own.at = now
-    own.log += share * (log - own.log)
-    let sum = 0
-    let count = 0
-    for (const one of this.#factors) {
-      if (one === undefined) continue
-      sum += one.log
-      count++
-    }
-    this.#meanLog = sum / count
+    const step = share * (log - own.log)
+    own.log += step
+    this.#sumLog += step
   }
 
   /** Adds a row to the equations, weighted so that its relative error counts. */

@@ -11,8 +11,10 @@ const ALIKE = 0.02
 /** Memory from which a newcomer is charged for it, and from which it is not taken. Source: algorithms 6.4. */
 const KV_SOFT = 0.8
 const KV_HARD = 0.92
-/** Replicas that are all looked at; of more than these, so many at random. */
-const CANDIDATES = 64
+/** Replicas that are all looked at. Of more than these, so many are drawn, and of so many draws the one with least to do. */
+const ALL = 64
+const DRAWN = 24
+const DRAWS = 4
 /** A replica that joined, or came back, gets one more at a time until it has answered so many. */
 const WARM_AFTER = 30
 const COLD_IN_FLIGHT = 2
@@ -70,7 +72,7 @@ export class Chooser {
   readonly #views: readonly (View | undefined)[]
   readonly #spread: Spread
   readonly #choice: Choice = { view: undefined, good: 0, busy: false }
-  readonly #candidates = Array.from({ length: CANDIDATES }, () => new Candidate())
+  readonly #candidates = Array.from({ length: ALL }, () => new Candidate())
   #count = 0
 
   /** @param views  by replica id */
@@ -81,8 +83,8 @@ export class Chooser {
   }
 
   /**
-   * O(replicas up to 64), times the requests on those whose loss matters. Of more replicas 64 are drawn, so that the
-   * cost does not grow.
+   * O(replicas up to 64), times the requests on those whose loss matters. of more replicas 24 are looked at, each the
+   * least busy of four drawn, so that the cost does not grow.
    * @param cachedOn  prompt tokens expected in the prefix cache of a replica
    * @param weights   by group: what a lost answer counts
    * @param scale     of predicted times
@@ -99,13 +101,12 @@ export class Chooser {
     choice.view = undefined
     choice.busy = false
     this.#count = 0
-    const sampled = replicas.length > CANDIDATES
-    const looks = Math.min(replicas.length, CANDIDATES)
+    const all = replicas.length <= ALL
+    const looks = all ? replicas.length : DRAWN
     for (let i = 0; i < looks; i++) {
-      const replica = replicas[sampled ? Math.floor(this.#rng.next() * replicas.length) : i] as Replica
-      const view = this.#views[replica.spec.id]
+      const view = all ? this.#views[(replicas[i] as Replica).spec.id] : this.#draw(asked, replicas, now)
       if (view === undefined || !mayGo(asked, view, now)) continue
-      this.#look(asked, view, cachedOn(replica.spec.id), scale, now)
+      this.#look(asked, view, cachedOn(view.replica.spec.id), scale, now)
     }
     const chosen = this.#soonest(asked, weights, now)
     if (chosen !== undefined) {
@@ -113,6 +114,18 @@ export class Chooser {
       choice.good = chosen.gain.good
     }
     return choice
+  }
+
+  /** Of some at random the one with least to do; the random part keeps routers with the same view apart. */
+  #draw(asked: Asked, replicas: readonly Replica[], now: Ms): View | undefined {
+    let least: View | undefined
+    for (let i = 0; i < DRAWS; i++) {
+      const { spec } = replicas[Math.floor(this.#rng.next() * replicas.length)] as Replica
+      const view = this.#views[spec.id]
+      if (view === undefined || !mayGo(asked, view, now)) continue
+      if (least === undefined || view.replica.inFlight < least.replica.inFlight) least = view
+    }
+    return least
   }
 
   /** All that is known of a replica at once: everything but its loss. */
