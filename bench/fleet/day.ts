@@ -98,6 +98,9 @@ const fewest = steps.map(load => {
 })
 const knew = (fewest.reduce((a, b) => a + b, 0) * gpus * STEP_MS) / HOUR_MS
 
+/** As the autoscaler would learn it: of the whole fleet, the share that each replica holds. */
+const perReplica = highest.at(-1) ?? 1
+
 const rows = values.at.split(',').map(pair => {
   const [target = Number.NaN, down = Number.NaN] = pair.split('/').map(Number)
   const scale = {
@@ -106,6 +109,7 @@ const rows = values.at.split(',').map(pair => {
     coldStartMs: COLD_START_MS,
     replicas: day.profiles.map((_, id) => id),
     least: 1,
+    perReplica,
   }
   const result = runCell({ stage: day, create, load: 1, seed, scale })
   const { scaled, good_share: good = 0, shed_share: shed = 0 } = result

@@ -11,6 +11,8 @@ export interface ScaleLimits extends AutoscaleOptions {
   readonly replicas: readonly ReplicaId[]
   /** Of these, there always. */
   readonly least: number
+  /** Work a unit of time that one of them serves within the promise, in replicas of the fluid. Default 1: all of it. */
+  readonly perReplica?: number
 }
 
 export interface Scaled {
@@ -50,8 +52,9 @@ export class Scaling {
    * @param demand  at the start: work a unit of time, 1 fills a replica
    */
   constructor(stage: Stage, limits: ScaleLimits, absent: Set<ReplicaId>, demand: number) {
-    const { least, target, replicas } = limits
-    const first = Math.min(Math.max(least, Math.ceil(demand / target)), replicas.length)
+    const { least, target, replicas, perReplica = 1 } = limits
+    const needed = Math.ceil(demand / (target * perReplica))
+    const first = Math.min(Math.max(least, needed), replicas.length)
     this.#stage = stage
     this.#limits = limits
     this.#absent = absent
@@ -102,7 +105,7 @@ export class Scaling {
 
   /** @returns whether replicas came or went */
   #look(now: Ms): boolean {
-    const { least, replicas, target, down, coldStartMs } = this.#limits
+    const { least, replicas, target, down, coldStartMs, perReplica = 1 } = this.#limits
     const gpus = this.#stage.profiles[replicas[0] ?? 0]?.gpus ?? 1
     this.#gpuMs += this.#wanted * gpus * EVERY_MS
     const recent = this.#arrived.filter(({ at }) => at > now - MEMORY_MS)
@@ -117,7 +120,7 @@ export class Scaling {
         down,
         coldStartMs,
         demand: work / MEMORY_MS,
-        perReplica: 1,
+        perReplica,
         ready,
         pending: this.#wanted - ready,
         burn: undefined,
