@@ -16,6 +16,8 @@ export class Kept implements Promised {
   sent: Sent | undefined
   expected = 1
   hits = 0
+  /** It has a deadline: tokens that nine in ten of its like stay within. */
+  tail = 0
   /** At so many output tokens its likely lengths are looked up anew. */
   lookAgainAt = 0
 

@@ -33,6 +33,8 @@ export const DEFAULTS = {
   theta: 0.15,
   /** The same of one that may wait. */
   waitingTheta: 0.8,
+  /** Least chance to be good, as a share of that on an idle replica, at which one that may wait is sent. */
+  waitingLeast: 0.7,
   /** 0: most good requests. 1: equal service to all prompt sizes and waiting classes. */
   fairness: 0.8,
   /** Share of chat's TTFT that prefill of those who may wait may take on one replica. */
@@ -57,6 +59,10 @@ const SPREAD = { ttftMs: 20, ttftShare: 0.05, paceShare: 0.1 }
 /** Those who wait are asked about so often, so many at a time; algorithms 6.7 has 20, at more than twice the cost and no gain. */
 const SCAN_MS: Ms = 25
 const HEADS = 8
+/** A deadline is to hold for answers up to this quantile of their lengths, too. Source: algorithms 6.7. */
+const TAIL = 0.9
+/** One that waits is told so when no replica has this share of `waitingLeast` for it: waiting longer makes it worse. */
+const HOPELESS = 0.5
 /** In the last share of its deadline a request that waits gains weight, up to twice. Source: algorithms 6.7. */
 const URGENT_SHARE = 0.2
 /** Until a pool's speed is known nobody is sent where he is held to be later than this many times his bound. */
@@ -110,8 +116,11 @@ class WeirRule implements Rule {
   /** Questions left in this look at those who wait. */
   #asks = 0
   #wakeAt: Ms | undefined
-  /** Chance to be good of the last that found a place. */
+  /** Chance to be good of the last that found a place; and the best anywhere of the last that was asked about. */
   #expected = 1
+  #hope = 1
+  /** Those who wait for nothing, in this look. */
+  readonly #hopeless: Open[] = []
   /** What was expected in caches, and found there, fading. */
   #hitsExpected = 0
   #hitsFound = 0
@@ -132,7 +141,7 @@ class WeirRule implements Rule {
     this.#lines = new Lines(
       { dispatch: (open, replica, now) => this.#send(open, replica, now) },
       () => true,
-      (open, now) => (this.#asks-- > 0 ? this.#place(open, open.lane.pools, now) : undefined),
+      (open, now) => this.#retry(open, now),
     )
     this.#follow(true)
   }
@@ -214,6 +223,10 @@ class WeirRule implements Rule {
     one.bound = kept.bound
     one.dueAt = kept.dueAt
     lengths.thirds(kept.asking, 0, one.lengths)
+    if (kept.bound === 0) {
+      if (kept.tail === 0) kept.tail = lengths.quantile(kept.asking, TAIL)
+      one.lengths[2] = Math.max(kept.tail, one.lengths[2] as number)
+    }
     const { prefix } = open.facts
     this.#hits = undefined
     this.#session = undefined
@@ -272,9 +285,11 @@ class WeirRule implements Rule {
     const waits = kept.bound === 0
     asked.unit = values[kept.group] as number
     asked.value = asked.unit * (waits ? urgency(open, now) : this.#tenants.weight(keyOf(open), now))
-    asked.needed = asked.unit * (waits ? knobs.waitingTheta : knobs.theta)
+    asked.needed = asked.unit * (waits ? knobs.waitingTheta * kept.idle : knobs.theta)
+    asked.least = waits ? knobs.waitingLeast * kept.idle : 0
     if (kept.beyond) {
       asked.value = 0
+      asked.least = 0
       asked.needed = -knobs.beyond * asked.unit
     }
     asked.guardMs = waits ? knobs.guard * this.#tightestTtft(pool) : Number.POSITIVE_INFINITY
@@ -286,6 +301,7 @@ class WeirRule implements Rule {
     const choice = this.#chooser.choose(asked, pool.replicas, this.#cachedOn, weights, scale, now)
     if (choice.busy) this.#quiet = false
     this.#expected = choice.good
+    this.#hope = choice.hope
     return choice.view?.replica
   }
 
@@ -297,6 +313,7 @@ class WeirRule implements Rule {
       return view.waiting > 0 && expectedTtft(view, open.promptTokens, 0, now) > wait ? spec.id : []
     })
     this.#expected = 1
+    this.#hope = 1
     const waits = open.traffic.queue !== undefined
     return pick([pool], [...open.tried, ...late], now, this.#desk.rng, waits, open.heldBy)
   }
@@ -351,6 +368,16 @@ class WeirRule implements Rule {
     if (this.#waiting > 0 && (this.#wakeAt === undefined || now >= this.#wakeAt)) this.wake(now)
   }
 
+  /** One that waits: where it may go now. */
+  #retry(open: Open, now: Ms): Replica | undefined {
+    if (this.#asks-- <= 0) return undefined
+    const { idle, beyond } = open.data as Kept
+    const replica = this.#place(open, open.lane.pools, now)
+    if (replica === undefined && !beyond && this.#hope < HOPELESS * this.#knobs.waitingLeast * idle)
+      this.#hopeless.push(open)
+    return replica
+  }
+
   get wakeAt(): Ms | undefined {
     return this.#wakeAt
   }
@@ -358,6 +385,11 @@ class WeirRule implements Rule {
   wake(now: Ms): void {
     this.#asks = HEADS
     this.#lines.serve(now)
+    for (const open of this.#hopeless) {
+      this.left(open)
+      this.#shed(open, 'queue_timeout', now)
+    }
+    this.#hopeless.length = 0
     this.#wakeAt = this.#waiting === 0 ? undefined : now + SCAN_MS
   }
 

@@ -28,6 +28,8 @@ export class Asked {
   unit = 1
   /** Least gain. */
   needed = 0
+  /** Least chance to be good. */
+  least = 0
   /** Behind another prompt it may not make the first output wait longer than this. */
   guardMs: Ms = Number.POSITIVE_INFINITY
   /** Charge for each stream of the other kind there, so that those who can wait gather. */
@@ -48,6 +50,8 @@ export interface Choice {
   view: View | undefined
   /** Its chance to be good there. */
   good: number
+  /** The best chance that it has anywhere. */
+  hope: number
   /** Something slows requests somewhere: prompts wait, or take a share of the time. */
   busy: boolean
 }
@@ -71,7 +75,7 @@ export class Chooser {
   readonly #rng: Rng
   readonly #views: readonly (View | undefined)[]
   readonly #spread: Spread
-  readonly #choice: Choice = { view: undefined, good: 0, busy: false }
+  readonly #choice: Choice = { view: undefined, good: 0, hope: 0, busy: false }
   readonly #candidates = Array.from({ length: ALL }, () => new Candidate())
   #count = 0
 
@@ -100,6 +104,7 @@ export class Chooser {
     const choice = this.#choice
     choice.view = undefined
     choice.busy = false
+    choice.hope = 0
     this.#count = 0
     const all = replicas.length <= ALL
     const looks = all ? replicas.length : DRAWN
@@ -134,6 +139,8 @@ export class Chooser {
     const { gain } = candidate
     foresee(view, asked.one, cachedTokens, this.#spread, scale, now, gain)
     if (view.waiting > 0 || view.prefillShare(now) >= QUIET_SHARE) this.#choice.busy = true
+    this.#choice.hope = Math.max(this.#choice.hope, gain.good)
+    if (gain.good < asked.least) return
     if (view.waiting > 0 && gain.ttftMs > asked.guardMs) return
     const memory = memoryOf(asked, view)
     if (memory === Number.POSITIVE_INFINITY) return
