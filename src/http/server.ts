@@ -335,7 +335,10 @@ export function dataServer(options: ServerOptions): DataServer {
       })
     },
     cutOff() {
-      for (const exchange of [...open]) exchange.cutOff()
+      // Those that wait come first: the room of one that is cut off is not for another that is about to be.
+      const all = [...open]
+      for (const exchange of all.filter(({ attempt }) => attempt === undefined)) exchange.cutOff()
+      for (const exchange of all) exchange.cutOff()
       realtime.close()
     },
     async close() {
