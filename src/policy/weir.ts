@@ -8,12 +8,11 @@ import type { Replica } from '../fleet/replica.js'
 import { Forecast, type PoolForecast } from '../predict/forecast.js'
 import { expectedTtft } from '../predict/latency.js'
 import type { ReplicaId } from '../request.js'
-import { PrefixIndex } from '../routing/affinity.js'
+import { Cached } from '../routing/cached.js'
 import { Asked, Chooser } from '../routing/choose.js'
 import { Gain, weigh } from '../routing/gain.js'
 import { pick } from '../routing/pick.js'
 import { THIRDS } from '../routing/running.js'
-import { Sessions } from '../routing/sessions.js'
 import { Idle, View } from '../routing/view.js'
 import { priced, workOf } from '../slo/demand.js'
 import type { Judgement } from '../slo/verdict.js'
@@ -69,8 +68,6 @@ const URGENT_SHARE = 0.2
 const UNKNOWN_LATE = 2
 /** Answers that an idle replica would make good with this chance steer the price of losses. Source: algorithms 6.8. */
 const SERVABLE = 0.5
-/** Memory of how many expected cache hits were found, in requests. */
-const HITS_MEMORY = 0.99
 /** A likely length is looked up again after so many tokens more, at least, or this many times as many. */
 const LOOK_TOKENS = 8
 const LOOK_FACTOR = 1.2
@@ -100,8 +97,7 @@ class WeirRule implements Rule {
   readonly #prices = new GroupPrices()
   readonly #outer = new LossPrice()
   readonly #tenants = new Tenants()
-  readonly #prefixes = new PrefixIndex()
-  readonly #sessions = new Sessions()
+  readonly #cached = new Cached()
   readonly #lines: Lines
   /** By replica id; the other two by pool id. */
   readonly #views: View[] = []
@@ -121,14 +117,7 @@ class WeirRule implements Rule {
   #hope = 1
   /** Those who wait for nothing, in this look. */
   readonly #hopeless: Open[] = []
-  /** What was expected in caches, and found there, fading. */
-  #hitsExpected = 0
-  #hitsFound = 0
-  /** Of the request that is asked about. */
-  #hits: ArrayLike<number | undefined> | undefined
-  #usual = 0
-  #session: { readonly replica: ReplicaId; readonly tokens: number } | undefined
-  readonly #cachedOn = (id: ReplicaId): number => this.#cached(id)
+  readonly #cachedOn = (id: ReplicaId): number => this.#cached.on(id)
   /** Since the last end, load has neither refused, delayed nor slowed anyone. */
   #quiet = true
   #stale = 0
@@ -196,7 +185,7 @@ class WeirRule implements Rule {
         idle,
         idle.running,
         one,
-        this.#mostCached(),
+        this.#cached.most,
         this.#weights,
         SPREAD,
         this.#knobs.bias,
@@ -209,7 +198,7 @@ class WeirRule implements Rule {
     // What is not streamed in a class of streams has no verdict: it goes where it harms nobody.
     if (paced && !open.stream) kept.beyond = true
     if (!kept.beyond) {
-      const work = workOf(open.promptTokens, this.#mostCached(), lengths.mean(kept.asking))
+      const work = workOf(open.promptTokens, this.#cached.most, lengths.mean(kept.asking))
       this.#prices.offered(kept.group, priced(work, fit.cost), now)
     }
     return kept
@@ -227,37 +216,16 @@ class WeirRule implements Rule {
       if (kept.tail === 0) kept.tail = lengths.quantile(kept.asking, TAIL)
       one.lengths[2] = Math.max(kept.tail, one.lengths[2] as number)
     }
+    const on = this.#knobs.prefix !== 0
     const { prefix } = open.facts
-    this.#hits = undefined
-    this.#session = undefined
-    this.#usual = 0
-    if (this.#knobs.prefix === 0) return asked
-    const session = prefix === undefined ? sessionOf(open) : undefined
-    if (prefix !== undefined) this.#hits = this.#prefixes.hits(prefix)
-    else if (session !== undefined) this.#session = this.#sessions.of(session)
-    else this.#usual = this.forecast.pool((open.lane.pools[0] as Pool).spec.id).cachedTokens(kept.asking)
+    const usual = this.forecast.pool((open.lane.pools[0] as Pool).spec.id).cachedTokens(kept.asking)
+    this.#cached.ask(
+      open.promptTokens,
+      on ? prefix : undefined,
+      on ? sessionOf(open) : undefined,
+      on ? usual : 0,
+    )
     return asked
-  }
-
-  /** Tokens of the prompt held to be in a replica's cache, of those asked about last. */
-  #cached(id: ReplicaId): number {
-    const trust = this.#hitsExpected > 0 ? this.#hitsFound / this.#hitsExpected : 1
-    return this.#usual + trust * this.#found(id)
-  }
-
-  #found(id: ReplicaId): number {
-    const most = this.#asked.one.promptTokens - 1
-    if (this.#session !== undefined)
-      return this.#session.replica === id ? Math.min(most, this.#session.tokens) : 0
-    return Math.min(most, this.#hits?.[id] ?? 0)
-  }
-
-  #mostCached(): number {
-    let most = this.#session === undefined ? 0 : this.#cached(this.#session.replica)
-    const hits = this.#hits
-    if (hits !== undefined)
-      for (let id = 0; id < hits.length; id++) if (hits[id]) most = Math.max(most, this.#cached(id))
-    return Math.max(most, this.#usual)
   }
 
   /** Where it is to go; undefined: nowhere now. */
@@ -335,9 +303,9 @@ class WeirRule implements Rule {
     const view = this.#views[id] as View
     if (open.place.at === 'queue') this.#waiting--
     this.#ask(open, kept, view.forecast.pool.lengths)
-    if (this.#session !== undefined && this.#session.replica !== id) this.#stale++
-    kept.hits = this.#found(id)
-    kept.sent = this.forecast.dispatched(id, kept.asking, now, this.#cached(id))
+    if (this.#cached.strays(id)) this.#stale++
+    kept.hits = this.#cached.known(id)
+    kept.sent = this.forecast.dispatched(id, kept.asking, now, this.#cached.on(id))
     kept.expected = this.#expected
     const { lengths } = this.#asked.one
     view.sent(kept, open.stream, now, now + kept.sent.ttftMs, lengths)
@@ -345,7 +313,7 @@ class WeirRule implements Rule {
     if (!kept.beyond) this.#prices.admitted(kept.group)
     this.#tenants.charge(keyOf(open), open.promptTokens, now)
     this.#spare[pool]?.admitted(now)
-    this.#prefixes.insert(id, open.facts.prefix)
+    this.#cached.sent(id, open.facts.prefix)
     this.#desk.dispatch(open, replica, now)
   }
 
@@ -435,7 +403,7 @@ class WeirRule implements Rule {
 
   failed(open: Open, replica: Replica, _failure: Failure, now: Ms): void {
     this.#gone(open.data as Kept, replica, { complete: false, progress: undefined }, now)
-    if (replica.health.is !== 'up') this.#prefixes.forget(replica.spec.id)
+    if (replica.health.is !== 'up') this.#cached.forget(replica.spec.id)
   }
 
   ended(open: Open, replica: Replica | undefined, ending: Ending, judgement: Judgement, now: Ms): void {
@@ -447,13 +415,10 @@ class WeirRule implements Rule {
     const session = sessionOf(open)
     if (complete && session !== undefined && open.facts.prefix === undefined) {
       const tokens = open.promptTokens + (judgement.outputTokens ?? 0)
-      this.#sessions.answered(session, replica.spec.id, tokens)
+      this.#cached.answered(session, replica.spec.id, tokens)
     }
     const found = progress?.usage?.cachedTokens
-    if (found !== undefined && kept.hits > 0) {
-      this.#hitsExpected = HITS_MEMORY * this.#hitsExpected + kept.hits
-      this.#hitsFound = HITS_MEMORY * this.#hitsFound + Math.min(found, kept.hits)
-    }
+    if (found !== undefined && kept.hits > 0) this.#cached.found(found, kept.hits)
     if (!judgement.offered || kept.beyond) return
     const good = judgement.verdict === 'good'
     this.#prices.judged(kept.group, good)
