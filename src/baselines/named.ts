@@ -1,6 +1,8 @@
 /** Every policy that can be chosen by name: Weir's own, and the rules that people use today. */
+
+import { DEFAULTS, type Knobs } from '../policy/knobs.js'
 import { createPolicy } from '../policy/simple.js'
-import { createWeir, DEFAULTS, type Knobs } from '../policy/weir.js'
+import { createWeir } from '../policy/weir.js'
 import { aibrix } from './aibrix.js'
 import type { NamedPolicy } from './baseline.js'
 import { cacheAware } from './cache-aware.js'
