@@ -2,19 +2,24 @@
  * GPU-hours of a day with the autoscaler, beside those of somebody who knew the rate of every ten minutes before.
  *
  *   node --import @tapjs/typescript/import bench/fleet/day.ts [--policy weir] [--knob cap=24]...
- *     [--scenario bench/scenarios/day-chat-70b.yaml] [--at 0.7/0.55,0.85/0.75] [--seed 1] [--write]
+ *     [--scenario bench/scenarios/day-chat-70b.yaml] [--at 0.7/0.55,0.85/0.75] [--seed 1] [--plan] [--holds 0.53,1.17] [--write]
  *
  * `--at` gives values of autoscale.target and autoscale.down to try. Somebody who knows runs, in each ten minutes, the
  * fewest replicas that keep the promise at that rate when it is steady: for each number of replicas the highest such rate
- * is searched with the same policy.
+ * is searched with the same policy; `--holds` gives what such a search found, in replicas of the fluid. `--plan` plays no
+ * engines: GPU-hours and flaps alone, which depend on the arrivals only, in a minute instead of an hour.
  */
 import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { policyOf } from '../../src/cli/simulate.js'
 import { readScenario, readTraces } from '../../src/cli/simulate-scenario.js'
+import type { ReplicaId } from '../../src/request.js'
 import { runCell, Stage } from '../../src/sim/cell.js'
+import type { Fleet } from '../../src/sim/fleet.js'
+import { Mix } from '../../src/sim/mix.js'
 import { RateClock } from '../../src/sim/rate.js'
+import { type Scaled, type ScaleLimits, Scaling } from '../../src/sim/scaling.js'
 import type { Scenario } from '../../src/sim/scenario.js'
 import { type Ms, seededRng } from '../../src/time.js'
 
@@ -25,6 +30,8 @@ const { values } = parseArgs({
     knob: { type: 'string', multiple: true, default: [] },
     at: { type: 'string', default: '0.7/0.55,0.85/0.75' },
     seed: { type: 'string', default: '1' },
+    holds: { type: 'string' },
+    plan: { type: 'boolean', default: false },
     write: { type: 'boolean', default: false },
   },
 })
@@ -90,7 +97,23 @@ function loads(): number[] {
   return steps
 }
 
-const highest = highestLoads()
+/** What the autoscaler does about the day's arrivals, whoever serves them. */
+function planned(scale: ScaleLimits): Scaled {
+  const untilMs = scenario.warmupMs + scenario.lengthMs
+  const options = { scenario, traces, rates: day.ratesAt(1), untilMs, seed }
+  const absent = new Set<ReplicaId>()
+  const scaling = new Scaling(day, scale, absent, day.demandAtStart(1))
+  const traffic = scaling.counted(new Mix(options, Number.POSITIVE_INFINITY))
+  const fleet = { reconfigure() {} } as unknown as Fleet
+  let next = traffic.next()
+  for (const { at, run } of scaling.happenings(untilMs)) {
+    while (next !== undefined && next.at <= at) next = traffic.next()
+    run(fleet, at)
+  }
+  return scaling.result
+}
+
+const highest = values.holds?.split(',').map(text => Number(text) / most) ?? highestLoads()
 const steps = loads()
 const fewest = steps.map(load => {
   const at = highest.findIndex(most => most >= load)
@@ -111,18 +134,18 @@ const rows = values.at.split(',').map(pair => {
     least: 1,
     perReplica,
   }
-  const result = runCell({ stage: day, create, load: 1, seed, scale })
-  const { scaled, good_share: good = 0, shed_share: shed = 0 } = result
-  if (scaled === undefined) throw new Error('nothing was scaled')
+  const result = values.plan ? undefined : runCell({ stage: day, create, load: 1, seed, scale })
+  const scaled = result?.scaled ?? planned(scale)
   const times = scaled.gpu_hours / knew
   const kept = day.classes.every(({ name, target: { percentile } }) => {
-    return (result.classes[name]?.good_share ?? 1) * 100 >= percentile
+    return (result?.classes[name]?.good_share ?? 1) * 100 >= percentile
   })
+  const share = (of: number | undefined): string => of?.toFixed(3) ?? 'not played'
   const ok = times <= GOAL && kept && scaled.flaps === 0
   say(`${pair}: ${scaled.gpu_hours.toFixed(0)} GPU-hours, ${times.toFixed(2)} times`)
   return {
     ok,
-    text: `| ${target} | ${down} | ${scaled.gpu_hours.toFixed(1)} | ${times.toFixed(2)} | ${scaled.least_replicas} to ${scaled.most_replicas} | ${scaled.flaps} | ${good.toFixed(3)} | ${shed.toFixed(3)} | ${ok ? 'yes' : 'no'} |`,
+    text: `| ${target} | ${down} | ${scaled.gpu_hours.toFixed(1)} | ${times.toFixed(2)} | ${scaled.least_replicas} to ${scaled.most_replicas} | ${scaled.flaps} | ${share(result?.good_share)} | ${share(result?.shed_share)} | ${ok ? 'yes' : 'no'} |`,
   }
 })
 
