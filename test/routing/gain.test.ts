@@ -149,7 +149,11 @@ t.test('more load never makes a chance better, nor a longer prompt a cost smalle
 
 t.test('those who have lost already cost nothing, and neither do those far from their bound', async t => {
   const cost = (ones: readonly One[]): number => gainOf(...busy(120, ones), newcomer(4000)).loss
-  t.equal(cost([chatting({ paceMs: 80, tokens: 150, length: 160 }), chatting({ paceMs: 70, tokens: 190 })]), 0, 'lost')
+  t.equal(
+    cost([chatting({ paceMs: 80, tokens: 150, length: 160 }), chatting({ paceMs: 70, tokens: 190 })]),
+    0,
+    'lost',
+  )
   t.equal(cost([chatting({ paceMs: 8, tokens: 190 })]), 0, 'safe')
   t.ok(cost([chatting({ paceMs: 40.3, tokens: 150, length: 160 })]) > 0.1, 'on the edge')
 })
