@@ -131,9 +131,8 @@ export class StepFit {
   gaps = 0
   /** Prompt tokens in one iteration at most, as learned; decoding streams take theirs from it, too. */
   budget = BUDGET
-  /** Most prompt tokens that one iteration was seen to compute, and the second most. */
-  #most = 0
-  #second = 0
+  /** Prompt tokens above the budget that one iteration seems to have computed, with no chunk since to deny it. */
+  #proof: number | undefined
   readonly #prior = new Float64Array(COLUMNS)
   /** Size of each coefficient, for what is small in it; a stored one may be 0. */
   readonly #scale = new Float64Array(COLUMNS)
@@ -168,18 +167,20 @@ export class StepFit {
     })
   }
 
-  /** One iteration computed so many prompt tokens. Believed when it happened twice: reads may join two iterations. */
+  /**
+   * One iteration computed so many prompt tokens. Believed when it happens twice with no chunk between: reads may join
+   * two iterations, and steps are counted by times.
+   */
   provedBudget(tokens: number): void {
-    if (tokens > this.#most) {
-      this.#second = this.#most
-      this.#most = tokens
-    } else if (tokens > this.#second) this.#second = tokens
-    this.budget = Math.max(this.budget, this.#second)
+    if (tokens <= this.budget) return
+    if (this.#proof !== undefined) this.budget = Math.min(this.#proof, tokens)
+    this.#proof = Math.max(this.#proof ?? 0, tokens)
   }
 
   /** A long prompt was computed in chunks of about so many tokens. */
   sawChunk(tokens: number): void {
-    this.budget = Math.max(this.#second, this.budget + BUDGET_NEWEST * (tokens - this.budget))
+    this.#proof = undefined
+    this.budget += BUDGET_NEWEST * (tokens - this.budget)
   }
 
   /** The newest solution, of a replica whose factor is 1. */
