@@ -92,6 +92,7 @@ t.test('what was saved and taken over goes on like what was never stopped', asyn
           const saved = JSON.parse(JSON.stringify(whole.slices(series))) as number[][]
           assert.equal(again.fill(series, saved, savedAt), true)
         }
+        whole.advance(at)
         play(whole, second)
         play(again, second)
         for (const windowMs of ALL) {
