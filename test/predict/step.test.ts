@@ -214,27 +214,23 @@ t.test('a rate forgets, and does not start at nothing', async t => {
   t.ok(rate.perMs(90_000) < 0.003)
 })
 
-t.test('an iteration of many prompt tokens proves the budget when it was seen twice', async t => {
+t.test('iterations of many prompt tokens prove the budget when ten were seen', async t => {
   const fit = new StepFit()
   fit.beginFrom(COLD, 2048)
-  fit.provedBudget(6000)
-  t.equal(fit.budget, 2048, 'once may be two iterations read as one')
+  for (let i = 0; i < 9; i++) fit.provedBudget(6000 + i)
+  t.equal(fit.budget, 2048, 'some may be miscounted')
   fit.provedBudget(5000)
-  t.equal(fit.budget, 5000, 'two of at least 5,000')
+  t.equal(fit.budget, 5000, 'ten of at least 5,000')
   fit.provedBudget(7000)
   t.equal(fit.budget, 6000)
 })
 
-t.test('chunks of a long prompt move the budget, and take back what was proved by mistake', async t => {
+t.test('chunks of a long prompt move the budget, but never below what was proved', async t => {
   const fit = new StepFit()
   for (let i = 0; i < 60; i++) fit.sawChunk(2048)
   t.ok(Math.abs(fit.budget - 2048) < 1, `${fit.budget}`)
-  fit.provedBudget(4000)
-  fit.sawChunk(2048)
-  fit.provedBudget(4100)
-  t.ok(Math.abs(fit.budget - 2048) < 1, 'a chunk between the two denies them')
-  fit.provedBudget(4000)
+  for (let i = 0; i < 10; i++) fit.provedBudget(4000 + i)
   t.equal(fit.budget, 4000)
   for (let i = 0; i < 60; i++) fit.sawChunk(2048)
-  t.ok(Math.abs(fit.budget - 2048) < 1, `${fit.budget}`)
+  t.equal(fit.budget, 4000)
 })
