@@ -10,6 +10,7 @@ import { SloBook } from '../src/slo/book.js'
 import type { Slo, TrafficClass } from '../src/slo/slo.js'
 import { judge } from '../src/slo/verdict.js'
 import { seededRng } from '../src/time.js'
+import { longestPiece } from './longest-piece.js'
 
 const HOUR = 3_600_000
 const CPU_MS = 250
@@ -117,25 +118,6 @@ function judgementOf(traffic: TrafficClass, pool: number, now: number) {
     },
   }
   return judge({ traffic, pool, stream: true, promptTokens: 0, ...asked }, 'complete', progress, 1, last)
-}
-
-/** The longest time between two turns of the event loop while `work` runs. */
-async function longestPiece(work: Promise<unknown>): Promise<number> {
-  let longest = 0
-  let last = performance.now()
-  let going = true
-  const turn = (): void => {
-    const now = performance.now()
-    longest = Math.max(longest, now - last)
-    last = now
-    if (going) setImmediate(turn)
-  }
-  setImmediate(turn)
-  await work
-  // The piece that ended the work.
-  longest = Math.max(longest, performance.now() - last)
-  going = false
-  return longest
 }
 
 const rows: string[] = []

@@ -9,6 +9,7 @@ import { SloBook } from '../src/slo/book.js'
 import type { Slo, TrafficClass } from '../src/slo/slo.js'
 import { judge } from '../src/slo/verdict.js'
 import { seededRng } from '../src/time.js'
+import { longestPiece } from './longest-piece.js'
 
 const SECOND = 1000
 const HOUR = 3600 * SECOND
@@ -110,23 +111,6 @@ for (const classes of [2, 20, 50, 100]) {
   )
 }
 rmSync(dir, { recursive: true })
-
-/** The longest time between two turns of the event loop while `work` runs. */
-async function longestPiece(work: Promise<void>): Promise<number> {
-  let longest = 0
-  let last = performance.now()
-  let going = true
-  const turn = (): void => {
-    const now = performance.now()
-    longest = Math.max(longest, now - last)
-    last = now
-    if (going) setImmediate(turn)
-  }
-  setImmediate(turn)
-  await work
-  going = false
-  return longest
-}
 
 const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim()
 const report = `# Saving the state

@@ -1,6 +1,7 @@
 /** The traffic of a scenario: which requests come when, drawn from traces, sessions and distributions. */
 import type { ClassId } from '../request.js'
 import { type Ms, type Rng, seededRng } from '../time.js'
+import { type Blocks, blockExpander, HashRanges } from './block-hashes.js'
 import { drawLength } from './draw.js'
 import type { Traffic } from './fleet.js'
 import type { Parcel } from './fluid.js'
@@ -8,6 +9,7 @@ import type { Arrival, Job } from './job.js'
 import { BLOCK_TOKENS } from './kv-cache.js'
 import { RateClock } from './rate.js'
 import type { Fault, RequestSource, Scenario } from './scenario.js'
+import { type Call, SESSION_BLOCK_TOKENS, Session } from './session.js'
 
 /** A trace that was read: as much of it as is needed here. */
 export type TraceData =
@@ -21,19 +23,6 @@ interface Row {
   readonly prefix?: Blocks | undefined
 }
 
-interface Call {
-  readonly inputTokens: number
-  readonly outputTokens: number
-  readonly thinkMs: Ms
-  readonly ids: readonly number[]
-}
-
-interface Blocks {
-  readonly blockTokens: number
-  readonly ids: readonly number[]
-}
-
-const SESSION_BLOCK_TOKENS = 64
 /** Requests drawn to know the mean of a distribution. */
 const DRAWN = 5_000
 /** Before a client that does not obey comes again; doubles each time. */
@@ -282,92 +271,6 @@ function rowStream(source: RequestSource & { kind: 'trace' }, rows: readonly Row
       at = clock.after(steady(taken))
       return arrival
     },
-  }
-}
-
-/** Hashes of the engine's blocks from a trace's larger ones, others each lap. */
-function blockExpander(ranges: HashRanges) {
-  const known = new Map<string, number>()
-  return ({ blockTokens, ids }: Blocks, inputTokens: number, lap: number): Int32Array => {
-    const parts = blockTokens / BLOCK_TOKENS
-    const hashes = new Int32Array(Math.min(ids.length * parts, Math.floor(inputTokens / BLOCK_TOKENS)))
-    for (let at = 0; at * parts < hashes.length; at++) {
-      const key = `${lap} ${ids[at]}`
-      let base = known.get(key)
-      if (base === undefined) {
-        base = ranges.take(parts)
-        known.set(key, base)
-      }
-      for (let part = 0; part < parts && at * parts + part < hashes.length; part++) {
-        hashes[at * parts + part] = base + part
-      }
-    }
-    return hashes
-  }
-}
-
-/** Hands out hashes: small whole numbers. */
-class HashRanges {
-  #next = 1
-
-  take(count: number): number {
-    const from = this.#next
-    this.#next += count
-    return from
-  }
-}
-
-/** One agent at work: its calls, one after the other. */
-class Session {
-  readonly #cls: ClassId
-  readonly #calls: readonly Call[]
-  readonly #maxThinkMs: Ms
-  /** Of its hashes; undefined: nothing is cached. */
-  readonly #base: number | undefined
-  #at: number
-
-  constructor(
-    cls: ClassId,
-    calls: readonly Call[],
-    from: number,
-    maxThinkMs: Ms,
-    ranges: HashRanges | undefined,
-  ) {
-    this.#cls = cls
-    this.#calls = calls
-    this.#at = from
-    this.#maxThinkMs = maxThinkMs
-    const most = calls.reduce((max, { ids }) => ids.reduce((a, b) => Math.max(a, b), max), 0)
-    this.#base = ranges?.take((most + 1) * (SESSION_BLOCK_TOKENS / BLOCK_TOKENS))
-  }
-
-  /** Its next call, after the one before it ended at `now`; undefined: it has ended. */
-  call(now: Ms): Arrival | undefined {
-    const call = this.#calls[this.#at]
-    if (call === undefined) return undefined
-    return this.first(now + Math.min(call.thinkMs, this.#maxThinkMs))
-  }
-
-  /** Its next call, at that time. */
-  first(at: Ms): Arrival {
-    const { inputTokens, outputTokens, ids } = this.#calls[this.#at++] as Call
-    return {
-      at,
-      cls: this.#cls,
-      promptTokens: inputTokens,
-      outputTokens,
-      sender: this,
-      ...(this.#base === undefined ? {} : { blockHashes: this.#hashes(ids, inputTokens, this.#base) }),
-    }
-  }
-
-  #hashes(ids: readonly number[], inputTokens: number, base: number): Int32Array {
-    const parts = SESSION_BLOCK_TOKENS / BLOCK_TOKENS
-    const hashes = new Int32Array(Math.min(ids.length * parts, Math.floor(inputTokens / BLOCK_TOKENS)))
-    for (let at = 0; at < hashes.length; at++) {
-      hashes[at] = base + (ids[Math.floor(at / parts)] as number) * parts + (at % parts)
-    }
-    return hashes
   }
 }
 
