@@ -3,8 +3,8 @@ import { writeFileSync } from 'node:fs'
 import { loadavg } from 'node:os'
 import { parseArgs } from 'node:util'
 import {
+  besideChat,
   build,
-  CLASSES,
   circumstances,
   freePort,
   inFolder,
@@ -52,28 +52,7 @@ const POINTS: readonly Point[] = [
   { name: '20 MB, 1 a second, 300 streams', streams: 300, body: 20 * MB, rate: 1 },
 ]
 
-const CONFIG = `${CLASSES}    pools: [main]
-  bulk:
-    slo:
-      target: { percentile: 90, ttft: 5s, tpot: 100ms }
-    workload:
-      model: bulk
-      input_tokens: { p50: 50000, p90: 50000 }
-      output_tokens: { p50: 50, p90: 200 }
-    pools: [bulk]
-pools:
-  main:
-    model: "*"
-    replicas: ["UPSTREAM"]
-    max_in_flight: 10000
-  bulk:
-    model: "*"
-    replicas: ["BULK"]
-    max_in_flight: 10000
-routes:
-  - { when: { model: bulk }, class: bulk }
-  - { class: chat }
-`
+const CONFIG = besideChat('bulk', '5s', 50_000)
 
 interface Found {
   readonly streams: LoadResult

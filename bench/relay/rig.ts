@@ -283,7 +283,7 @@ export async function weir(
 
 export const WEIR = join(root, 'dist/cli/main.js')
 
-export const CLASSES = `classes:
+const CLASSES = `classes:
   chat:
     slo:
       target: { percentile: 90, ttft: 500ms, tpot: 100ms }
@@ -292,6 +292,34 @@ export const CLASSES = `classes:
       input_tokens: { p50: 50, p90: 50 }
       output_tokens: { p50: 50, p90: 200 }
 `
+/**
+ * A second class beside chat, on a pool of its own: what asks for the model of its name.
+ * @returns a config in which UPSTREAM and the name in capitals stand for the two replicas
+ */
+export function besideChat(name: string, ttft: string, inputTokens: number): string {
+  return `${CLASSES}    pools: [main]
+  ${name}:
+    slo:
+      target: { percentile: 90, ttft: ${ttft}, tpot: 100ms }
+    workload:
+      model: ${name}
+      input_tokens: { p50: ${inputTokens}, p90: ${inputTokens} }
+      output_tokens: { p50: 50, p90: 200 }
+    pools: [${name}]
+pools:
+  main:
+    model: "*"
+    replicas: ["UPSTREAM"]
+    max_in_flight: 10000
+  ${name}:
+    model: "*"
+    replicas: ["${name.toUpperCase()}"]
+    max_in_flight: 10000
+routes:
+  - { when: { model: ${name} }, class: ${name} }
+  - { class: chat }
+`
+}
 const CONFIG = `${CLASSES}    pools: [main]
 pools:
   main:

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import {
   ANY_CORE,
+  besideChat,
   build,
-  CLASSES,
   circumstances,
   freePort,
   inFolder,
@@ -82,28 +82,7 @@ function kind(name: string, line: string, happened: Kind['happened'], frail?: tr
   return { name, load: [...line.split(' '), ...model], happened, ...(frail && { frail }) }
 }
 
-const CONFIG = `${CLASSES}    pools: [main]
-  frail:
-    slo:
-      target: { percentile: 90, ttft: 500ms, tpot: 100ms }
-    workload:
-      model: frail
-      input_tokens: { p50: 50, p90: 50 }
-      output_tokens: { p50: 50, p90: 200 }
-    pools: [frail]
-pools:
-  main:
-    model: "*"
-    replicas: ["UPSTREAM"]
-    max_in_flight: 10000
-  frail:
-    model: "*"
-    replicas: ["FRAIL"]
-    max_in_flight: 10000
-routes:
-  - { when: { model: frail }, class: frail }
-  - { class: chat }
-`
+const CONFIG = besideChat('frail', '500ms', 50)
 
 /** Collects garbage and tells the memory on SIGUSR2, so that what is measured is what is held. */
 function telling(file: string): string {
