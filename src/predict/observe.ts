@@ -136,7 +136,9 @@ export class ReplicaObserver implements Load {
     flight.firstTokenAt = now
     flight.lastAt = now
     flight.outputTokens = tokens
-    if (flight.streamsBefore > 0) flight.stepsToFirst = this.#rows.steps - flight.stepsBefore
+    // Steps are counted by the streams' tokens: one has to have been there all the time.
+    if (flight.streamsBefore > 0 && this.#streams > 0)
+      flight.stepsToFirst = this.#rows.steps - flight.stepsBefore
     this.#burst ??= { prompts: 0, newTokens: 0, wholeTokens: 0 }
     if (this.#inStep > 0) this.#rows.prefilled(flight, this.#burst)
     flight.oldest = this.#burst.prompts === 0
@@ -210,7 +212,8 @@ export class ReplicaObserver implements Load {
     // On its way it saw steps end, and then the one that was under way when it got there: they had none of it.
     const decode = this.factor * stepMs(fit.cost, flight.streamsBefore, flight.contextBefore, 0)
     const steps = Math.round(flight.stepsToFirst - 1 - fit.cost.netMs / decode)
-    if (steps <= 1) fit.provedBudget(flight.newTokens)
+    // The net's share of a step may have been one more: what is a proof counts none for it.
+    if (flight.stepsToFirst <= 2) fit.provedBudget(flight.newTokens)
     // The last chunk is half full on average.
     else if (steps >= BUDGET_STEPS) fit.sawChunk(flight.newTokens / (steps - 0.5) + flight.streamsBefore)
   }

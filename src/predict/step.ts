@@ -91,8 +91,8 @@ export const COLUMNS = 7
 /** vLLM's `max_num_batched_tokens` on GPUs of 70 GiB and more: those who wait together share a step, unless shown otherwise. */
 const BUDGET = 8192
 const BUDGET_NEWEST = 0.2
-/** So many iterations of a size prove it: of 7,000 requests of the worked example fewer were miscounted. */
-const PROOFS = 10
+/** So many iterations of a size prove it: reads may join two. */
+const PROOFS = 3
 /** Weight of what was learned, after one more row: memory of about 1,000 rows. Source: algorithms 6.3. */
 const FORGETTING = 0.999
 /** Weight of the cold prior, in rows whose time is all in one column: what traffic does not show stays near it. */
@@ -169,7 +169,7 @@ export class StepFit {
     })
   }
 
-  /** One iteration computed so many prompt tokens. Believed when it happened often: steps are counted by times, and miscounted. */
+  /** One iteration computed so many prompt tokens. Believed when it happened often: reads may join two iterations. */
   provedBudget(tokens: number): void {
     const most = this.#most
     if (tokens <= (most[0] as number)) return

@@ -214,13 +214,13 @@ t.test('a rate forgets, and does not start at nothing', async t => {
   t.ok(rate.perMs(90_000) < 0.003)
 })
 
-t.test('iterations of many prompt tokens prove the budget when ten were seen', async t => {
+t.test('iterations of many prompt tokens prove the budget when three were seen', async t => {
   const fit = new StepFit()
   fit.beginFrom(COLD, 2048)
-  for (let i = 0; i < 9; i++) fit.provedBudget(6000 + i)
-  t.equal(fit.budget, 2048, 'some may be miscounted')
+  for (let i = 0; i < 2; i++) fit.provedBudget(6000 + i)
+  t.equal(fit.budget, 2048, 'two may be reads that joined iterations')
   fit.provedBudget(5000)
-  t.equal(fit.budget, 5000, 'ten of at least 5,000')
+  t.equal(fit.budget, 5000, 'three of at least 5,000')
   fit.provedBudget(7000)
   t.equal(fit.budget, 6000)
 })
@@ -229,7 +229,7 @@ t.test('chunks of a long prompt move the budget, but never below what was proved
   const fit = new StepFit()
   for (let i = 0; i < 60; i++) fit.sawChunk(2048)
   t.ok(Math.abs(fit.budget - 2048) < 1, `${fit.budget}`)
-  for (let i = 0; i < 10; i++) fit.provedBudget(4000 + i)
+  for (let i = 0; i < 3; i++) fit.provedBudget(4000 + i)
   t.equal(fit.budget, 4000)
   for (let i = 0; i < 60; i++) fit.sawChunk(2048)
   t.equal(fit.budget, 4000)
