@@ -31,6 +31,8 @@ const SHARED: Place = { ...ANY_CORE, priority: 0 }
 const CYCLE_S = Number(flags.cycle)
 /** Streams still open then get to end; the slow readers need the longest. */
 const DRAIN_S = 25
+/** Growth is told from one third of the cycles to the next. */
+const CYCLES_LEAST = 3
 /** A stream silent for so long has stalled. */
 const STALL_S = 15
 const REST_MS = 2500
@@ -215,7 +217,8 @@ await inFolder(async folder => {
   })
   try {
     let counted = 0
-    for (let cycle = 1; (performance.now() - startedAt) / 60_000 < minutes - 0.1; cycle++) {
+    const over = () => (performance.now() - startedAt) / 60_000 >= minutes - 0.1
+    for (let cycle = 1; cycle <= CYCLES_LEAST || !over(); cycle++) {
       const shared = ['--duration', String(CYCLE_S), '--drain', String(DRAIN_S), '--timeout', String(STALL_S)]
       const results = await Promise.all(KINDS.map(({ load: own }) => load(port, [...shared, ...own], SHARED)))
       for (const [i, result] of results.entries()) {

@@ -169,6 +169,7 @@ export class PoolOutlook {
       this.learned.add(asked / weight, this.#requests, this.#good, now)
     this.#requests = 0
     this.#good = 0
+    // A replica in the config is up until it fails: none is known to be on its way.
     this.#scale = this.#scaler.update(
       { ...this.#dials.autoscale, demand: asked, perReplica: capacity?.workPerSec, ready, pending: 0, burn },
       now,
