@@ -11,6 +11,7 @@ import { profileNamed } from '../src/sim/profiles.js'
 import { presetOf } from '../src/sim/sweep.js'
 import { drawnUsers, runClosedLoop, workedExampleMix } from '../src/sim/workload.js'
 import { type SweepPoint, sweepPoint } from '../src/slo/sweep.js'
+import { realtime } from './realtime.js'
 
 const NAME = 'worked-example'
 const SEED = 1
@@ -55,16 +56,6 @@ function virtual(concurrency: number): SweepPoint {
   const measured = outcomes.filter(outcome => outcome.endedAt >= WARM_MS)
   const answers = measured.map(outcome => ({ complete: true, ...outcome }))
   return sweepPoint(concurrency, answers, POINT_MS - WARM_MS, slo!)
-}
-
-/** Ahead of whoever else computes on this machine: their turns are not the sweep's to measure. */
-function realtime(pid: number | undefined): boolean {
-  try {
-    execFileSync('chrt', ['--rr', '--pid', '10', String(pid)], { stdio: 'ignore' })
-    return true
-  } catch {
-    return false
-  }
 }
 
 const first = realtime(process.pid)

@@ -7,7 +7,7 @@
  * Engines run in processes of their own, all at realtime priority where that is allowed: on a machine that is busy with
  * other things the live run would be late by itself.
  */
-import { type ChildProcess, execFileSync, fork } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import pino from 'pino'
 import { policyNamed } from '../../src/baselines/named.js'
 import { showProblems } from '../../src/config/error.js'
@@ -22,6 +22,7 @@ import { profileNamed } from '../../src/sim/profiles.js'
 import { TPOT_JITTER_MS, TPOT_MIN_TOKENS } from '../../src/slo/slo.js'
 import { seededRng } from '../../src/time.js'
 import { configData } from '../../test/fixtures/weir.js'
+import { realtime } from '../realtime.js'
 
 const seconds = Number(process.argv[2] ?? 60)
 const named = policyNamed(process.argv[3] ?? 'static-cap')
@@ -31,16 +32,6 @@ const REPLICAS = 2
 /** 1.2 times what a fluid fills two of them with. */
 const PER_SECOND = 24
 const NOISE = 0.02
-
-/** Ahead of whoever else computes on this machine: their turns are not what is compared here. */
-function realtime(pid: number | undefined): boolean {
-  try {
-    execFileSync('chrt', ['--rr', '--pid', '10', String(pid)], { stdio: 'ignore' })
-    return true
-  } catch {
-    return false
-  }
-}
 
 const trace = await readTrace('bench/data/azure2023-conv.csv.gz', { rng: seededRng(1) })
 if (trace.kind !== 'requests') throw new Error('not a trace of requests')

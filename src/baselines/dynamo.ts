@@ -2,10 +2,9 @@
 import type { Replica } from '../fleet/replica.js'
 import type { Open } from '../policy/open.js'
 import type { Desk } from '../policy/rule.js'
+import { BLOCK_TOKENS } from '../routing/affinity.js'
 import { baseline } from './baseline.js'
 import { Counted } from './counted.js'
-
-const BLOCK_TOKENS = 16
 
 interface Settings {
   readonly overlap: number

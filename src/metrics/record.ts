@@ -37,6 +37,9 @@ export class Recorder {
   readonly #outlook: (() => readonly PoolReading[]) | undefined
   #labels: Labels
   /** Of the scrape that is under way. */
+  readonly #state: () => PolicyState
+  // What the scrape under way shows.
+  #seen: PolicyState | undefined
   #reading: Reading | undefined
   #ahead: readonly PoolReading[] = []
 
@@ -65,7 +68,7 @@ export class Recorder {
    * @param registry  an empty registry, for this recorder alone
    * @param spec      the classes, pools, replicas and routes that requests are counted under
    * @param build     what `weir_build_info` says
-   * @param state     the policy's state now; asked once for each gauge at a scrape
+   * @param state     the policy's state now; asked once a scrape
    * @param figures   the book's reading now; asked once a scrape. Without it its gauges have no samples
    * @param outlook   likewise, what lies before each pool
    */
@@ -80,6 +83,7 @@ export class Recorder {
     this.#registry = registry
     this.#figures = figures
     this.#outlook = outlook
+    this.#state = state
     this.#labels = new Labels(spec)
 
     const counter = (metric: PlainSpec) => new Counter(base(metric, registry))
@@ -91,7 +95,7 @@ export class Recorder {
       const now = (gauge: Gauge<string>) => {
         // What is no longer there must not stay at its last value.
         gauge.reset()
-        collect(gauge, state(), this.#labels)
+        if (this.#seen !== undefined) collect(gauge, this.#seen, this.#labels)
       }
       new Gauge({
         ...base(metric, registry),
@@ -137,7 +141,7 @@ export class Recorder {
       registry,
       () => this.#labels,
       () => this.#reading,
-      () => state().replicas,
+      () => this.#seen?.replicas ?? [],
     )
     outlookGauges(
       registry,
@@ -172,6 +176,7 @@ export class Recorder {
 
   /** All metrics now, in Prometheus' text format. Reading changes nothing, so several may scrape. */
   text(): Promise<string> {
+    this.#seen = this.#state()
     this.#reading = this.#figures?.()
     this.#ahead = this.#outlook?.() ?? []
     return textOf(this.#registry)

@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import type { ReplicaId } from '../request.js'
 
 /** Prompt tokens that one hash of `RequestFacts.prefix` stands for (vLLM's block). */
-const BLOCK_TOKENS = 16
+export const BLOCK_TOKENS = 16
 /** Where nothing is known of the engine's cache. 800,000 tokens: about what an 8B model has on 80 GB. Source: algorithms 6.1. */
 const BLOCKS_PER_REPLICA = 50_000
 /** Blocks of all replicas together: about 150 MB when full. */
