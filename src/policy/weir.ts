@@ -89,8 +89,8 @@ class WeirRule implements Rule {
   /** Chance to be good of the last that found a place; and the best anywhere of the last that was asked about. */
   #expected = 1
   #hope = 1
-  /** Those who wait for nothing, in this look. */
-  readonly #hopeless: Open[] = []
+  /** Those who wait for nothing, as far as this look came: one may be asked about again, and find a place after all. */
+  readonly #hopeless = new Set<Open>()
   readonly #cachedOn = (id: ReplicaId): number => this.#cached.on(id)
   /** Since the last end, load has neither refused, delayed nor slowed anyone. */
   #quiet = true
@@ -315,8 +315,10 @@ class WeirRule implements Rule {
     if (this.#asks-- <= 0) return undefined
     const { idle, beyond } = open.data as Kept
     const replica = this.#place(open, open.lane.pools, now)
-    if (replica === undefined && !beyond && this.#hope < HOPELESS * this.#knobs.waitingLeast * idle)
-      this.#hopeless.push(open)
+    const hopeless =
+      replica === undefined && !beyond && this.#hope < HOPELESS * this.#knobs.waitingLeast * idle
+    if (hopeless) this.#hopeless.add(open)
+    else this.#hopeless.delete(open)
     return replica
   }
 
@@ -331,7 +333,7 @@ class WeirRule implements Rule {
       this.left(open)
       this.#shed(open, 'queue_timeout', now)
     }
-    this.#hopeless.length = 0
+    this.#hopeless.clear()
     this.#wakeAt = this.#waiting === 0 ? undefined : now + SCAN_MS
   }
 

@@ -339,3 +339,25 @@ t.test('its numbers say who is served: by prompt size, and by class', async t =>
   t.ok(service('q4') > 0.2)
   t.equal(rule['kappa agent'], 1)
 })
+
+t.test(
+  'one that seemed to wait for nothing, and then found its text on a replica, is sent and not shed',
+  async t => {
+    // Lower bars than the defaults bring the two nearer to each other, so that it happens often.
+    const knobs = { waitingLeast: 0.02, waitingTheta: 0.01, guard: 3, loss: 0 }
+    for (const seed of [1, 2, 3]) {
+      const world = warmed(2, {}, knobs, seed)
+      for (let i = 0; i < 30; i++) {
+        world.traffic(world.now + 250, 40)
+        const prefix = Int32Array.from({ length: 1000 }, (_, block) => 1 + i * 10_000 + block)
+        for (let j = 0; j < 6; j++) {
+          const own = { deadlineMs: 2500 + 400 * j }
+          world.send(16_000 + 100 * j, 50 + 100 * (j % 4), { ...AGENT, prefix, own })
+        }
+        world.traffic(world.now + 250, 40)
+      }
+      const told = world.decisions.filter(one => one.kind === 'shed' && one.reason === 'queue_timeout')
+      t.ok(told.length > 0, `${told.length} were told that waiting is in vain`)
+    }
+  },
+)
